@@ -52,7 +52,7 @@ lint: ready ## Style, vocabulary and strict types.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python deploy/vocabulary.py
-	$(BIN)/mypy --num-workers 2 $(CODE)
+	$(BIN)/mypy $(CODE)
 
 .PHONY: messages
 messages: ready ## Every message that a user can see, from the code: file, line, kind, text.

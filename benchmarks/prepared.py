@@ -25,21 +25,21 @@ from typing import Any, cast
 
 from twofold.bridge import initial
 from twofold.config import PreparedConfig, TurnConfig
-from twofold.ops.activity import Activity
-from twofold.runner.bookkeeping_records import ConnectorOrigin
-from twofold.runner.collector import Collector
-from twofold.runner.executor import ActionExecutor, ReportedPositions
-from twofold.runner.in_doubt_warnings import InDoubtWarnings
-from twofold.runner.ledger import Ledger
-from twofold.runner.row_plans import RowPlans
-from twofold.runner.run import Run
-from twofold.runner.table_version import TableVersion
-from twofold.runner.timers import Timers
-from twofold.runner.told_tables import ToldTables
-from twofold.runner.worker import Worker
+from twofold.group.in_doubt_warnings import InDoubtWarnings
+from twofold.run.executor import ActionExecutor, ReportedPositions
+from twofold.run.ledger import Ledger
+from twofold.run.run import Run
+from twofold.run.timers import Timers
+from twofold.run.worker import Worker
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.session import Received
 from twofold.spool import Spool
+from twofold.stream.bookkeeping_records import ConnectorOrigin
+from twofold.stream.collector import Collector
+from twofold.tables.row_plans import RowPlans
+from twofold.tables.table_version import TableVersion
+from twofold.tables.told_tables import ToldTables
+from twofold.watch.activity import Activity
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_common.positions import Lsn
 

@@ -16,16 +16,16 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 
-from twofold.sink.batch import RowBatch
-from twofold.sink.client import KafkaSettings
-from twofold.sink.names import Names
-from twofold.sink.open_check import OpenCheck
-from twofold.sink.producer import TransactionalProducer
-from twofold.sink.publisher import Publisher
-from twofold.sink.records import SchemaIds
-from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
-from twofold.sink.topics import Topics
-from twofold.sink.watch import Watch
+from twofold.kafka.batch import RowBatch
+from twofold.kafka.client import KafkaSettings
+from twofold.kafka.names import Names
+from twofold.kafka.open_check import OpenCheck
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.publisher import Publisher
+from twofold.kafka.records import SchemaIds
+from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
+from twofold.kafka.topics import Topics
+from twofold.kafka.watch import Watch
 from twofold_avro.records import Commit, Progress
 
 PARTITIONS = 6

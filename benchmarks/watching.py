@@ -24,14 +24,14 @@ from typing import Any
 import psycopg
 
 from twofold.config import load
-from twofold.ops import server as status_server
-from twofold.ops.activity import Activity
-from twofold.ops.mirror_view import MirrorView
-from twofold.ops.sampler import Sampler
-from twofold.ops.watching import serve_status
-from twofold.runner.initialisation import initialise
-from twofold.runner.supervisor import supervise
+from twofold.run.initialisation import initialise
+from twofold.run.supervisor import supervise
 from twofold.stack import LocalStack, temporary_folder
+from twofold.watch import server as status_server
+from twofold.watch.activity import Activity
+from twofold.watch.mirror_view import MirrorView
+from twofold.watch.sampler import Sampler
+from twofold.watch.watching import serve_status
 
 SCRAPER = """
 import sys, time, urllib.request

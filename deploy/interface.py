@@ -26,8 +26,8 @@ import twofold_avro
 import twofold_common
 import twofold_spark
 from twofold import cli, errors
-from twofold.ops.reference import settings
-from twofold.sink.names import Names
+from twofold.kafka.names import Names
+from twofold.watch.reference import settings
 from twofold_avro.names import topic_of
 from twofold_avro.schemas import envelope_schema, fixed
 from twofold_avro.shapes import TableShape

@@ -17,7 +17,7 @@ Three more statuses have no class. 1 is an unforeseen error: a bug, to be report
 traceback. 8 is a call into librdkafka that did not return: `sink.watch` ended the process. 130 is
 Ctrl-C.
 
-confluent_kafka's KafkaError is not an Exception: the sink catches it by name and raises one of
+confluent_kafka's KafkaError is not an Exception: `kafka` catches it by name and raises one of
 these.
 """
 

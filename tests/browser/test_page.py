@@ -21,11 +21,11 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.page.scenes import SIBLING, Clock, Scene, commit, fill_history, overview, pin
 from twofold.bridge import events
 from twofold.errors import RESET_REPAIR, Refused, Unreachable
-from twofold.ops.activity import Activity
-from twofold.ops.health import judge_health
-from twofold.ops.mirror_view import MirrorPlace
-from twofold.ops.server import StatusServer, StatusSources
-from twofold.runner.observer import BackfillProgress
+from twofold.run.observer import BackfillProgress
+from twofold.watch.activity import Activity
+from twofold.watch.health import judge_health
+from twofold.watch.mirror_view import MirrorPlace
+from twofold.watch.server import StatusServer, StatusSources
 from twofold_common.positions import Lsn
 
 
@@ -108,7 +108,7 @@ def test_behind(bank: Installation, browser: Browser) -> None:
 
 
 def test_a_row_path_that_is_not_compiled(bank: Installation, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("twofold.row_path", "twofold.ops.metrics"):
+    for module in ("twofold.row_path", "twofold.watch.metrics"):
         monkeypatch.setattr(f"{module}.is_compiled", lambda: False)
     scene = Scene(bank, Clock(time.time()))
     scene.activity.recovered(scene.state)

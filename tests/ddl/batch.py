@@ -20,9 +20,9 @@ from fixtures.connector import Installation
 from helpers.connector.topics import Tail, fold
 from twofold.config import load
 from twofold.errors import Refused
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
-from twofold.runner.supervisor import supervise
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
+from twofold.run.supervisor import supervise
 
 RIGHT_WITHIN_S = 60.0
 CARRIED_WITHIN_S = 180.0

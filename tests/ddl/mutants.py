@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from twofold.descriptions import staleness, told_table
 from twofold.descriptions.description import Description
-from twofold.runner import pins
+from twofold.tables import pins
 
 Comparison = Callable[..., Any]
 find_lacking = staleness.find_lacking

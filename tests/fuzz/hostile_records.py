@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from twofold.errors import SetupError, UnreadableRecord
-from twofold.sink.decoding import Decoder, RecordPlace, read_command, read_text
-from twofold.sink.member_commits import glance_at_commit
+from twofold.group.member_commits import glance_at_commit
+from twofold.kafka.decoding import Decoder, RecordPlace, read_command, read_text
 from twofold_avro.records import (
     BranchInDoubt,
     Commit,

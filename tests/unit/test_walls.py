@@ -25,33 +25,53 @@ class Walls:
 
 CONNECTOR: Mapping[str, Walls] = {
     "source": Walls({"conninfo", "descriptions", "errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
-    "sink": Walls({"errors", "failpoints"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
+    "stream": Walls(
+        {"bridge", "descriptions", "errors", "gids", "kafka", "outbox", "source", "spool", "tables"},
+        {"twofold_avro", "twofold_common"},
+    ),
+    "tables": Walls(
+        {"config", "descriptions", "errors", "gids", "kafka", "lives", "loads", "outbox", "source", "thread_owner"},
+        {"twofold_avro", "twofold_common"},
+    ),
+    "outbox": Walls({"config", "errors", "kafka", "source"}, {"twofold_avro", "twofold_common"}),
+    "descriptions": Walls(),
     "bridge": Walls({"errors"}, {"twofold_common"}),
     "lives": Walls(),
-    "descriptions": Walls(),
-    "backfill": Walls(
-        {"config", "errors", "lives", "sink", "source", "spool", "thread_owner"},
+    "loads": Walls(
+        {"config", "errors", "kafka", "lives", "source", "spool", "thread_owner"},
         {"fastavro", "twofold_avro", "twofold_common"},
     ),
-    "runner": Walls(
+    "kafka": Walls(
+        {"config", "errors", "failpoints", "thread_owner"}, {"confluent_kafka", "twofold_avro", "twofold_common"}
+    ),
+    "group": Walls(
+        {"bridge", "errors", "gids", "kafka", "source", "stream"}, {"confluent_kafka", "twofold_avro", "twofold_common"}
+    ),
+    "run": Walls(
         {
-            "backfill",
             "bridge",
             "config",
             "descriptions",
             "errors",
             "failpoints",
             "gids",
+            "group",
+            "inspect",
+            "kafka",
             "lives",
-            "sink",
+            "loads",
             "source",
             "spool",
-            "thread_owner",
+            "stream",
+            "tables",
         },
         {"twofold_avro", "twofold_common"},
     ),
-    "ops": Walls(
-        {"bridge", "config", "errors", "gids", "row_path", "runner", "sink", "source"},
+    "inspect": Walls(
+        {"config", "errors", "gids", "group", "kafka", "lives", "source"}, {"twofold_avro", "twofold_common"}
+    ),
+    "watch": Walls(
+        {"bridge", "config", "errors", "gids", "group", "inspect", "kafka", "row_path", "run", "source"},
         {
             "confluent_kafka",
             "prometheus_client",
@@ -62,12 +82,30 @@ CONNECTOR: Mapping[str, Walls] = {
             "twofold_common",
         },
     ),
+    "doctor": Walls(
+        {"config", "errors", "gids", "group", "inspect", "kafka", "row_path", "run", "source", "tables"},
+        {"confluent_kafka", "psycopg", "twofold_avro", "twofold_common"},
+    ),
     "stack": Walls({"errors"}, {"confluent_kafka", "psycopg", "twofold_common"}),
     "demo": Walls(
         {"errors", "stack"}, {"confluent_kafka", "fastavro", "psycopg", "rich", "twofold_avro", "twofold_common"}
     ),
     "cli": Walls(
-        {"config", "demo", "errors", "gids", "ops", "row_path", "runner", "sink", "source", "stack"},
+        {
+            "config",
+            "demo",
+            "doctor",
+            "errors",
+            "gids",
+            "group",
+            "inspect",
+            "kafka",
+            "row_path",
+            "run",
+            "source",
+            "stack",
+            "watch",
+        },
         {"click", "rich", "twofold_common"},
     ),
     # It reads the conninfo as psycopg does.
@@ -217,7 +255,7 @@ ROOMS = [
 def imports(file: Path, package: Path) -> Iterator[str]:
     """Full names of what a module imports, without the standard library.
 
-    `from twofold import sink` is `twofold.sink`.
+    `from twofold import kafka` is `twofold.kafka`.
     """
     here = (package.name, *file.relative_to(package).with_suffix("").parts)
     for node in ast.walk(ast.parse(file.read_text())):
@@ -243,6 +281,14 @@ def test_every_room_has_walls(distribution: Distribution) -> None:
     assert distribution.rooms() == {*distribution.walls}
 
 
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.package.name)
+def test_no_imports_run_in_a_circle(distribution: Distribution) -> None:
+    above = {room: set(walls.rooms) for room, walls in distribution.walls.items()}
+    while lowest := {room for room, below in above.items() if not below & above.keys()}:
+        above = {room: below for room, below in above.items() if room not in lowest}
+    assert not above
+
+
 def test_the_spark_jobs_use_the_part_of_the_contract_that_has_no_dependency() -> None:
     spark = DISTRIBUTIONS[-1]
     assert not [file for file in spark.files() if "twofold_avro.records" in set(imports(file, spark.package))]
@@ -265,15 +311,15 @@ def test_a_breach_is_seen(tmp_path: Path) -> None:
     file = package / "bridge" / "thief.py"
     file.parent.mkdir(parents=True)
     file.write_text(
-        "import os.path, psycopg.rows\nfrom twofold import sink\nfrom twofold.source.session import x\n"
-        "def f():\n    from ..runner import run\n    from . import state\n"
+        "import os.path, psycopg.rows\nfrom twofold import kafka\nfrom twofold.source.session import x\n"
+        "def f():\n    from ..run import timers\n    from . import state\n"
     )
     assert set(imports(file, package)) == {
         "psycopg.rows",
-        "twofold.sink",
+        "twofold.kafka",
         "twofold.source.session",
-        "twofold.runner",
+        "twofold.run",
         "twofold.bridge",
     }
     found = Distribution(package, {}).found("bridge")
-    assert found == Walls({"sink", "source", "runner"}, {"psycopg"})
+    assert found == Walls({"kafka", "source", "run"}, {"psycopg"})

@@ -1,4 +1,4 @@
-"""Events of the bridge: something was read, fell due, or was answered by the sink.
+"""Events of the bridge: something was read, fell due, or was answered by the worker.
 
 Events come in the order of the replication stream; due times and answers may come between any two.
 A due time or an abort of a prepared transaction that has ended meanwhile does nothing. Answers to

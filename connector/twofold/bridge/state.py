@@ -120,7 +120,7 @@ class State(NamedTuple):
     def without(self, ended: Prepared) -> State:
         """Return the state without that transaction.
 
-        Its slot stays held until the sink has answered.
+        Its slot stays held until the worker has answered.
         """
         return self._replace(
             prepared=self.prepared.without(ended),

@@ -17,8 +17,8 @@ from twofold.config import load
 from twofold.errors import Refused
 
 if TYPE_CHECKING:
-    from twofold.runner.audit import Audit, TopicAudit
-    from twofold.runner.comparison import ComparisonResult
+    from twofold.inspect.audit import Audit, TopicAudit
+    from twofold.inspect.comparison import ComparisonResult
 
 SHOWN = 20
 """Damages shown of a topic; --json has up to a thousand of each partition."""
@@ -42,7 +42,7 @@ SHOWN = 20
 )
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, since: int) -> None:
-    from twofold.runner.audit import audit  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.audit import audit  # noqa: PLC0415  (loads the clients)
 
     config = load(config_file)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -17,9 +17,9 @@ def command() -> None:
 
 
 def _send(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
-    from twofold.runner.sink_settings import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.status_report import topics_of  # noqa: PLC0415
-    from twofold.sink.backfill_commands import send_command  # noqa: PLC0415
+    from twofold.inspect.status_report import topics_of  # noqa: PLC0415
+    from twofold.kafka.backfill_commands import send_command  # noqa: PLC0415
+    from twofold.kafka.kafka_settings import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
 
     config = load(config_file)
     topics = topics_of(config, tables)
@@ -73,7 +73,7 @@ def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
 def status(config_file: Path | None, *, as_json: bool) -> None:
     from dataclasses import asdict  # noqa: PLC0415
 
-    from twofold.runner.status_report import (  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.status_report import (  # noqa: PLC0415  (loads the clients)
         backfills,
         read_progress,
         read_source_status,

@@ -28,8 +28,8 @@ def show(config_file: Path | None) -> None:
 )
 @click.pass_obj
 def check(config_file: Path | None) -> None:
-    from twofold.runner.initialisation import wanted_publication  # noqa: PLC0415
-    from twofold.runner.sink_settings import kafka_settings, registry_settings, topic_policy  # noqa: PLC0415  (loads the clients)
+    from twofold.kafka.kafka_settings import kafka_settings, registry_settings, topic_policy  # noqa: PLC0415  (loads the clients)
+    from twofold.run.initialisation import wanted_publication  # noqa: PLC0415
 
     config = load(config_file)
     for reads in (

@@ -15,7 +15,7 @@ from twofold.config import load
 from twofold.errors import SetupError
 
 if TYPE_CHECKING:
-    from twofold.ops.doctor import Finding
+    from twofold.doctor import Finding
 
 
 @click.command(
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array, the most severe first.")
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool) -> None:
-    from twofold.ops.doctor import Severity, examine  # noqa: PLC0415  (loads the clients)
+    from twofold.doctor import Severity, examine  # noqa: PLC0415  (loads the clients)
 
     found = examine(load(config_file))
     if as_json:

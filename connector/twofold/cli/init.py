@@ -19,6 +19,6 @@ from twofold.config import load
 )
 @click.pass_obj
 def command(config_file: Path | None) -> None:
-    from twofold.runner.initialisation import initialise  # noqa: PLC0415  (loads the clients)
+    from twofold.run.initialisation import initialise  # noqa: PLC0415  (loads the clients)
 
     initialise(load(config_file), say)

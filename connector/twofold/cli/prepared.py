@@ -14,7 +14,7 @@ from twofold.config import load
 from twofold.gids import describe
 
 if TYPE_CHECKING:
-    from twofold.runner.status_report import InDoubt
+    from twofold.inspect.status_report import InDoubt
 
 
 @click.group(help="Prepared transactions in doubt.\n\nExample: twofold prepared list")
@@ -33,7 +33,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array.")
 @click.pass_obj
 def list_(config_file: Path | None, *, as_json: bool) -> None:
-    from twofold.runner.status_report import branches_in_doubt  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.status_report import branches_in_doubt  # noqa: PLC0415  (loads the clients)
 
     found, unread = branches_in_doubt(load(config_file))
     if as_json:
@@ -47,7 +47,7 @@ def list_(config_file: Path | None, *, as_json: bool) -> None:
 
 
 def _report(each: InDoubt) -> list[str]:
-    from twofold.runner.siblings import NOT_KNOWN  # noqa: PLC0415  (loads the clients)
+    from twofold.group.siblings import NOT_KNOWN  # noqa: PLC0415  (loads the clients)
 
     late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
     rows = "" if each.rows is None else f", {each.rows} rows in {', '.join(each.topics)}"

@@ -22,7 +22,7 @@ from twofold.errors import UsageError
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
 def command(config_file: Path | None, *, yes: bool) -> None:
-    from twofold.runner import last_refusal  # noqa: PLC0415
+    from twofold.run import last_refusal  # noqa: PLC0415
     from twofold.source.identity import identify  # noqa: PLC0415  (loads the client)
     from twofold.source.provisioning import describe_loss, drop, made_publications  # noqa: PLC0415
 

@@ -30,10 +30,10 @@ from twofold.config import load
 )
 @click.pass_obj
 def command(config_file: Path | None, *, take_over: bool) -> None:
-    from twofold.ops.logs import last_line_as_json, set_up  # noqa: PLC0415  (loads the clients)
-    from twofold.ops.watching import serve_status  # noqa: PLC0415
     from twofold.row_path import slowness  # noqa: PLC0415
-    from twofold.runner.supervisor import supervise  # noqa: PLC0415
+    from twofold.run.supervisor import supervise  # noqa: PLC0415
+    from twofold.watch.logs import last_line_as_json, set_up  # noqa: PLC0415  (loads the clients)
+    from twofold.watch.watching import serve_status  # noqa: PLC0415
 
     config = load(config_file)
     set_up(config.log.format, config.log.level)

@@ -22,12 +22,12 @@ from twofold_common.printable import printable
 
 if TYPE_CHECKING:
     from twofold.config import Config
-    from twofold.ops.mirror_view import MirrorPlace, MirrorView
-    from twofold.ops.page_client import PageAnswer
-    from twofold.runner.held_back import HeldBack
-    from twofold.runner.last_refusal import LastRefusal
-    from twofold.runner.status_report import BackfillStatus, InDoubt, Status
-    from twofold.sink.progress import RecoveredState
+    from twofold.group.held_back import HeldBack
+    from twofold.inspect.status_report import BackfillStatus, InDoubt, Status
+    from twofold.kafka.progress import RecoveredState
+    from twofold.run.last_refusal import LastRefusal
+    from twofold.watch.mirror_view import MirrorPlace, MirrorView
+    from twofold.watch.page_client import PageAnswer
 
 LOADS_MAX = 10
 """So many are named; twofold backfill status has all."""
@@ -47,8 +47,8 @@ MIRROR_QUIET_S = 60.0
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
     from twofold.cli.interrupts import ended_at_once  # noqa: PLC0415
-    from twofold.ops.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.status_report import read_source_status  # noqa: PLC0415
+    from twofold.inspect.status_report import read_source_status  # noqa: PLC0415
+    from twofold.watch.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
 
     config = load(config_file)
     mirror = MirrorView(config)
@@ -107,9 +107,9 @@ class Seen:
 
 
 def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:
-    from twofold.ops.page_client import ask_page  # noqa: PLC0415  (loads the clients)
-    from twofold.runner.last_refusal import recall  # noqa: PLC0415
-    from twofold.runner.status_report import backfills, read_progress_if_any, with_kafka  # noqa: PLC0415
+    from twofold.inspect.status_report import backfills, read_progress_if_any, with_kafka  # noqa: PLC0415
+    from twofold.run.last_refusal import recall  # noqa: PLC0415
+    from twofold.watch.page_client import ask_page  # noqa: PLC0415  (loads the clients)
 
     page = ask_page(config) if source.confirmed_lsn is not None else None
     refusal = None if source.held_by_pid else recall(config, None)
@@ -134,8 +134,8 @@ def _ask_kafka(config: Config, source: Status, mirror: MirrorView) -> Seen:
 
 def gone(config: Config, source: Status, recovered: RecoveredState | None) -> LastRefusal | None:
     """Return what `run` would say of a slot that is gone; None if there is one, or never was."""
-    from twofold.runner.checks import slot_gone  # noqa: PLC0415
-    from twofold.runner.last_refusal import LastRefusal  # noqa: PLC0415
+    from twofold.inspect.checks import slot_gone  # noqa: PLC0415
+    from twofold.run.last_refusal import LastRefusal  # noqa: PLC0415
 
     progress = recovered.progress if recovered else None
     if source.confirmed_lsn is not None or progress is None or not progress.applied_lsn:

@@ -14,10 +14,10 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from fixtures.connector import Installation
 from twofold.config import load
-from twofold.runner.sink_settings import kafka_settings, names_of, registry_settings
-from twofold.runner.status_report import read_progress
-from twofold.sink.records import register_fixed
-from twofold.sink.schema_registry import Registry
+from twofold.inspect.status_report import read_progress
+from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
+from twofold.kafka.records import register_fixed
+from twofold.kafka.schema_registry import Registry
 from twofold_avro.records import Commit, Progress, Range
 
 

@@ -15,17 +15,17 @@ from dataclasses import replace
 from fixtures.connector import Installation
 from twofold.bridge import Event, State, events, initial, step
 from twofold.config import load
-from twofold.ops.activity import Activity
-from twofold.ops.branch_view import BranchView
-from twofold.ops.health import Health, judge_health
-from twofold.ops.history import HOUR_S, INTERVAL_S, Sample
-from twofold.ops.metrics import Metrics
-from twofold.ops.mirror_view import MirrorPlace
-from twofold.ops.sampler import Sampler
-from twofold.ops.server import StatusServer, StatusSources
-from twofold.ops.snapshot import take_snapshot
-from twofold.runner.observer import BackfillProgress
-from twofold.runner.status_report import InDoubt
+from twofold.inspect.status_report import InDoubt
+from twofold.run.observer import BackfillProgress
+from twofold.watch.activity import Activity
+from twofold.watch.branch_view import BranchView
+from twofold.watch.health import Health, judge_health
+from twofold.watch.history import HOUR_S, INTERVAL_S, Sample
+from twofold.watch.metrics import Metrics
+from twofold.watch.mirror_view import MirrorPlace
+from twofold.watch.sampler import Sampler
+from twofold.watch.server import StatusServer, StatusSources
+from twofold.watch.snapshot import take_snapshot
 from twofold_avro.records import Commit, Pin, Range
 from twofold_common.positions import Lsn, PreparedIdentity
 

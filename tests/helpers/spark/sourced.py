@@ -11,7 +11,7 @@ from fixtures.spark import Lake
 from helpers.connector.backfill_traffic import TABLES, fill, traffic
 from helpers.spark import process as spark_process
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 NAMES: Final = ("account", "item", "line")
 ITEMS: Final = 300

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.avro.schema_readers import Subject
-from twofold.sink.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry, RegistrySettings
 from twofold_avro.schemas import canonical, envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 

@@ -17,8 +17,8 @@ from fixtures.backfill import Between, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka
 from twofold.config import load
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 KEYS = {

@@ -13,8 +13,8 @@ from fixtures.backfill import chunks
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.backfill_traffic import TABLES, Traffic, compare, fill, traffic
 from twofold.config import load
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
 
 
 @pytest.fixture

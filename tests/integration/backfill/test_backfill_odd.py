@@ -9,7 +9,7 @@ import pytest
 from fixtures.backfill import ready
 from fixtures.connector import Maker, wait_until
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 ROWS = "FROM generate_series(1, 20) n"

@@ -16,13 +16,13 @@ from fixtures.backfill import Between, chunks, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_database, fresh_prefix
 from helpers.connector.backfill_traffic import fold, newest_by_offset
-from twofold.backfill.loader import BARRIER_PAUSE_S, Loader
 from twofold.config import load
+from twofold.inspect.status_report import BackfillStatus, backfills, read_progress, read_status
 from twofold.lives.chunk_rule import ChangeMemory, DroppedRows, Snapshot
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import BackfillStatus, backfills, read_progress, read_status
-from twofold.runner.table_version import TableVersion
+from twofold.loads.loader import BARRIER_PAUSE_S, Loader
+from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
+from twofold.tables.table_version import TableVersion
 
 TABLES = (
     "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)",

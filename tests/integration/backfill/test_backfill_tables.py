@@ -22,8 +22,8 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka, Postgres
 from twofold.config import load
 from twofold.errors import SetupError
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 MEGABYTES = 3

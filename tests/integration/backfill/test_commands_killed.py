@@ -12,8 +12,8 @@ from fixtures.backfill import ready, until_chunks
 from fixtures.connector import START_S, Installation, Maker, wait_until
 from helpers.connector.topics import Seen
 from twofold.config import load
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import backfills, read_progress
+from twofold.inspect.status_report import backfills, read_progress
+from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 

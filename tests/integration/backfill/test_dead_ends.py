@@ -17,9 +17,9 @@ from fixtures.backfill import ready
 from fixtures.connector import START_S, Installation, Maker, wait_until
 from helpers.avro.schema_readers import Subject
 from twofold.config import load
+from twofold.doctor import Severity, examine
 from twofold.errors import Refused, SetupError
-from twofold.ops.doctor import Severity, examine
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 COLUMNS = """

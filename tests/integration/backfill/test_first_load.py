@@ -13,8 +13,8 @@ from fixtures.connector import Installation, Maker
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Seen
 from twofold.config import load
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
 
 pytestmark = pytest.mark.core
 

@@ -15,9 +15,9 @@ from psycopg.conninfo import make_conninfo
 from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker, wait_until
 from twofold.config import load
+from twofold.doctor import examine
 from twofold.errors import SetupError
-from twofold.ops.doctor import examine
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 from twofold_avro.names import topic_of
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"

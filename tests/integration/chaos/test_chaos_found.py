@@ -15,7 +15,7 @@ from fixtures.backfill import ready
 from fixtures.connector import Maker
 from helpers.connector.ledger import SCHEMA
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 from twofold.source.table_copier import TableCopier
 from twofold.stack import PostgresServer
 

@@ -26,10 +26,10 @@ from helpers.connector.vandal import Vandal
 from helpers.connector.workload import Workload
 from twofold.config import load
 from twofold.errors import Refused
-from twofold.runner.lookback import SINCE_LAST_COMMIT, LookbackWindow, check_recent_commits, since_oldest_open
-from twofold.runner.sink_settings import registry_settings
-from twofold.runner.status_report import read_progress
-from twofold.sink.schema_registry import Registry
+from twofold.inspect.status_report import read_progress
+from twofold.kafka.kafka_settings import registry_settings
+from twofold.kafka.schema_registry import Registry
+from twofold.run.lookback import SINCE_LAST_COMMIT, LookbackWindow, check_recent_commits, since_oldest_open
 
 
 def audit(here: Installation, *options: str) -> tuple[int, dict[str, Any]]:

@@ -12,8 +12,8 @@ from helpers.connector.canary import TEXT, raw, sings
 from helpers.connector.topics import Seen
 from helpers.source.streaming import force, streamed
 from twofold.config import load
-from twofold.ops.doctor import examine
-from twofold.runner.initialisation import initialise
+from twofold.doctor import examine
+from twofold.run.initialisation import initialise
 from twofold.source import provisioning
 
 

@@ -24,11 +24,11 @@ from late.rules import Moment, Rule
 from late.servers import FrontedKafka
 from twofold.config import load
 from twofold.errors import Refused
-from twofold.runner.supervisor import supervise
-from twofold.sink import producer as producing
-from twofold.sink.open_check import OpenCheck
-from twofold.sink.producer import TransactionalProducer
-from twofold.sink.publisher import Publisher
+from twofold.kafka import producer as producing
+from twofold.kafka.open_check import OpenCheck
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.publisher import Publisher
+from twofold.run.supervisor import supervise
 
 
 @pytest.fixture

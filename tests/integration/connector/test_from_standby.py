@@ -25,7 +25,7 @@ from helpers.source.standby import ask, promote, standby_of
 from integration.connector.test_frontiers import Group, in_doubt
 from twofold.config import load
 from twofold.errors import Refused, SetupError
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)

@@ -16,8 +16,8 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from twofold.config import load
-from twofold.ops.doctor import examine
-from twofold.runner import frontier_asks
+from twofold.doctor import examine
+from twofold.group import frontier_asks
 from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
 
 

@@ -19,7 +19,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.source.streaming import force
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 from twofold.stack import KafkaCluster
 from twofold.stack.kafka import PRODUCTION_JVM
 from twofold_avro import wire

@@ -20,8 +20,8 @@ from fixtures.connector import Installation, Maker
 from fixtures.stack import Kafka
 from twofold.config import load
 from twofold.errors import Refused, TwofoldError
-from twofold.runner.observer import NullObserver
-from twofold.runner.supervisor import supervise
+from twofold.run.observer import NullObserver
+from twofold.run.supervisor import supervise
 
 
 def gid(number: int) -> str:

@@ -18,7 +18,7 @@ from helpers.connector.canary import NUMBER, TEXT, pages, raw, sings, spooled, t
 from helpers.connector.canary_work import CHANGES, RULES, TABLES, CanaryWork, insert, rules
 from helpers.source.streaming import force
 from twofold.config import load
-from twofold.runner.status_report import read_status
+from twofold.inspect.status_report import read_status
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import TEXT, raw, sings
 from twofold.config import load
 from twofold.errors import Refused
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 CASES = {
     "renamed": ["RENAME email TO mail"],

@@ -11,7 +11,7 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import TEXT, raw, sings
 from twofold.config import load
-from twofold.ops.doctor import Finding, Severity, examine
+from twofold.doctor import Finding, Severity, examine
 
 RULES = [("public.person.email", "hash"), ("public.person.phone", "drop")]
 NEW_RULES = [("public.people.email", "hash"), ("public.people.phone", "drop")]

@@ -29,10 +29,10 @@ from helpers.avro.schema_readers import Subject
 from helpers.connector.ledger import SCHEMA
 from twofold.config import load
 from twofold.errors import Refused, SetupError, TwofoldError, UsageError
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_progress
-from twofold.runner.table_version import KeyChanged
+from twofold.inspect.status_report import read_progress
+from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
+from twofold.tables.table_version import KeyChanged
 from twofold_avro.records import Commit
 from twofold_common.positions import Lsn, format_lsn
 

@@ -14,7 +14,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import UNCOMMITTED, gid_of
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 
 def ledger_has(here: Installation, gid: str, state: str) -> bool:

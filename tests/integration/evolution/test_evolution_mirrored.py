@@ -19,7 +19,7 @@ from fixtures.spark import Lake
 from helpers.connector.evolving import Evolving
 from helpers.spark.writer import Writer
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import TwofoldError
 

@@ -15,7 +15,7 @@ from fixtures.connector import START_S, Maker, wait_until
 from helpers.connector.evolving import Evolving, is_row
 from twofold.config import load
 from twofold.errors import Refused, SetupError, TwofoldError
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 COLUMNS = "id int PRIMARY KEY, v int NOT NULL, note text, price numeric(10,2)"
 ROW = "(1, 10, 'one', 1.25)"

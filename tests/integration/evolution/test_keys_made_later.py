@@ -16,7 +16,7 @@ from fixtures.connector import Maker, wait_until
 from helpers.connector.evolving import Evolving
 from helpers.source.streaming import force, streamed
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 COLUMN_MORE = ("v int, note text", "ADD COLUMN id serial PRIMARY KEY", "(v) VALUES ({})")
 NONE_BEFORE = ("v int, note text, id int", "ALTER id TYPE text, ADD PRIMARY KEY (id)", "VALUES ({0}, '', '{0}')")

@@ -18,8 +18,8 @@ from helpers.connector.topics import Reader, Seen
 from helpers.security.gates import Door
 from twofold.config import load
 from twofold.errors import Unreachable
-from twofold.runner.status_report import backfills, read_progress
-from twofold.sink.schema_registry import Registry, RegistrySettings
+from twofold.inspect.status_report import backfills, read_progress
+from twofold.kafka.schema_registry import Registry, RegistrySettings
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fixtures.connector import START_S, Installation, Maker, wait_until
 from helpers.connector.evolving import Evolving
 from helpers.source.streaming import force, streamed
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 ROWS = 200
 STAGE = (

@@ -14,9 +14,9 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.topics import fold
 from twofold.config import load
-from twofold.ops.doctor import stale
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
+from twofold.doctor import stale
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 
 ROWS = "SELECT n, n, 'note ' || n FROM generate_series(1, 4) n"

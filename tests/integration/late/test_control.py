@@ -2,7 +2,7 @@
 proxy of `tests/late` loses rows, doubles them and shows what was aborted.
 
 These tests fail on the day that client and broker no longer have it. Then the rule in
-`twofold.sink.producer` is there for older clients and brokers alone.
+`twofold.kafka.producer` is there for older clients and brokers alone.
 """
 
 from __future__ import annotations

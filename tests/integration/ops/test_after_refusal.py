@@ -20,9 +20,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from fixtures.connector import Installation, Maker
 from fixtures.stack import Kafka
 from twofold.config import load
+from twofold.doctor import Severity, examine
 from twofold.errors import Refused, UsageError
-from twofold.ops.doctor import Severity, examine
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 
 INSERT = "INSERT INTO account VALUES ({}, 1, 'x')"
 

@@ -32,8 +32,8 @@ from psycopg.conninfo import make_conninfo
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import VERSION
 from twofold.config import load
-from twofold.ops.doctor import Finding, Severity, examine
-from twofold.ops.doctor.machine import FILES_MIN
+from twofold.doctor import Finding, Severity, examine
+from twofold.doctor.machine import FILES_MIN
 from twofold.stack import PostgresServer, temporary_folder
 
 pytestmark = pytest.mark.core

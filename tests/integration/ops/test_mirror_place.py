@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 from fixtures.connector import Installation, Maker
 from twofold.config import load
 from twofold.errors import SetupError
-from twofold.ops.mirror_view import MirrorPlace, MirrorView
+from twofold.watch.mirror_view import MirrorPlace, MirrorView
 from twofold_common.positions import Lsn
 
 

@@ -21,8 +21,8 @@ from fixtures.connector import START_S, Installation, Running, wait_until
 from fixtures.secured import SECRETS, Secured
 from helpers.security.gates import basic, guarded
 from twofold.config import load as load_configuration
-from twofold.ops.doctor import Severity, examine
-from twofold.sink.kafka_secrets import KafkaSecrets
+from twofold.doctor import Severity, examine
+from twofold.kafka.kafka_secrets import KafkaSecrets
 from twofold_common.secret_command import SecretCommand
 
 NAMES = ("postgres", "kafka", "registry")

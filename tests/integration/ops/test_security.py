@@ -16,7 +16,7 @@ from fixtures.connector import Installation, wait_until
 from fixtures.secured import SECRETS, Secured, blocks
 from helpers.security.secured_bank import bank, mtls, oauth, rows, scram
 from twofold.config import load
-from twofold.ops.doctor import Severity, examine
+from twofold.doctor import Severity, examine
 
 
 def run(made: Installation, *arguments: str) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from integration.sink.sink_ground import Ground
-from twofold.sink.names import Names
-from twofold.sink.records import register_fixed
-from twofold.sink.schema_registry import Registry, RegistrySettings
-from twofold.sink.watch import Watch
+from twofold.kafka.names import Names
+from twofold.kafka.records import register_fixed
+from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.watch import Watch
 
 
 @pytest.fixture

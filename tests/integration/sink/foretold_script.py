@@ -8,10 +8,10 @@ import sys
 from contextlib import ExitStack
 
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, progress
-from twofold.sink.names import Names
-from twofold.sink.records import register_fixed
-from twofold.sink.schema_registry import Registry, RegistrySettings
-from twofold.sink.watch import Watch
+from twofold.kafka.names import Names
+from twofold.kafka.records import register_fixed
+from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.watch import Watch
 
 
 def main(bootstrap: str, registry_url: str, prefix: str) -> None:

@@ -12,10 +12,10 @@ from contextlib import ExitStack
 
 from integration.sink.sink_ground import Ground, commit, progress
 from integration.sink.sink_script import values
-from twofold.sink.names import Names
-from twofold.sink.records import register_fixed
-from twofold.sink.schema_registry import Registry, RegistrySettings
-from twofold.sink.watch import Watch
+from twofold.kafka.names import Names
+from twofold.kafka.records import register_fixed
+from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.watch import Watch
 
 
 def main(bootstrap: str, registry_url: str, prefix: str, turns: int) -> None:

@@ -13,17 +13,17 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from twofold.errors import UncertainEnd
-from twofold.sink.batch import RowBatch
-from twofold.sink.client import KafkaSettings
-from twofold.sink.fencing import Fencing, fence
-from twofold.sink.names import Names
-from twofold.sink.producer import TransactionalProducer
-from twofold.sink.publisher import Publisher
-from twofold.sink.records import SchemaIds
-from twofold.sink.schema_registry import Registry
-from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
-from twofold.sink.topics import Topics
-from twofold.sink.watch import Watch
+from twofold.kafka.batch import RowBatch
+from twofold.kafka.client import KafkaSettings
+from twofold.kafka.fencing import Fencing, fence
+from twofold.kafka.names import Names
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.publisher import Publisher
+from twofold.kafka.records import SchemaIds
+from twofold.kafka.schema_registry import Registry
+from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
+from twofold.kafka.topics import Topics
+from twofold.kafka.watch import Watch
 from twofold_avro.records import Commit, Progress
 from twofold_common.positions import Lsn
 

@@ -11,10 +11,10 @@ import sys
 from contextlib import ExitStack
 
 from integration.sink.sink_ground import Ground, commit, progress
-from twofold.sink.names import Names
-from twofold.sink.records import register_fixed
-from twofold.sink.schema_registry import Registry, RegistrySettings
-from twofold.sink.watch import Watch
+from twofold.kafka.names import Names
+from twofold.kafka.records import register_fixed
+from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.watch import Watch
 
 
 def values(sequence: int) -> list[str]:

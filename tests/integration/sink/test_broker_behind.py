@@ -19,10 +19,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from fixtures.connector import wait_until
 from twofold.errors import Unreachable
-from twofold.sink.client import TOPIC_ALREADY_EXISTS, KafkaSettings, kafka_error_of
-from twofold.sink.metadata import existing_topics
-from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
-from twofold.sink.topics import Topics
+from twofold.kafka.client import TOPIC_ALREADY_EXISTS, KafkaSettings, kafka_error_of
+from twofold.kafka.metadata import existing_topics
+from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
+from twofold.kafka.topics import Topics
 from twofold.stack import KafkaCluster
 
 CLIENTS = 8

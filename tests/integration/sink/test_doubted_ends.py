@@ -15,9 +15,9 @@ import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
 from twofold.errors import QuickAgain, RunEnded, UncertainEnd
-from twofold.sink import producer as producing
-from twofold.sink import publisher as publishing
-from twofold.sink.producer import TransactionalProducer
+from twofold.kafka import producer as producing
+from twofold.kafka import publisher as publishing
+from twofold.kafka.producer import TransactionalProducer
 from twofold.stack import KafkaCluster
 
 

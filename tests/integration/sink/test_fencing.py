@@ -11,8 +11,8 @@ import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
 from twofold.errors import Fenced, RunEnded, SetupError, TransactionTimedOut, TwofoldError, Unreachable
-from twofold.sink.producer import TransactionalProducer
-from twofold.sink.publisher import Publisher
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.publisher import Publisher
 from twofold_avro.records import Prepared
 
 pytestmark = pytest.mark.core

@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, eventually, progress, read
 from twofold.errors import TwofoldError
-from twofold.sink.batch import RowBatch
-from twofold.sink.kept_group import RECORDS_MAX
-from twofold.sink.producer import TransactionalProducer
-from twofold.sink.publisher import Publisher
+from twofold.kafka.batch import RowBatch
+from twofold.kafka.kept_group import RECORDS_MAX
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.publisher import Publisher
 from twofold_avro.records import Commit, Range
 
 pytestmark = pytest.mark.core

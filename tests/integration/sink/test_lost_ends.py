@@ -19,14 +19,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, eventually, progress
 from twofold.config import load
+from twofold.doctor import kafka as doctor
+from twofold.doctor.cluster import describe_cluster
 from twofold.errors import Refused, UncertainEnd
-from twofold.ops.doctor import kafka as doctor
-from twofold.ops.doctor.cluster import describe_cluster
-from twofold.sink.names import Names
-from twofold.sink.producer import TransactionalProducer
-from twofold.sink.records import register_fixed
-from twofold.sink.schema_registry import Registry, RegistrySettings
-from twofold.sink.watch import Watch
+from twofold.kafka.names import Names
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.records import register_fixed
+from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.watch import Watch
 from twofold.stack import KafkaCluster, server_files, temporary_folder
 from twofold_common.artifacts import read_lock
 from twofold_common.positions import Lsn

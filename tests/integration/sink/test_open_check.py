@@ -19,9 +19,9 @@ from late.frames import Api
 from late.rules import Moment, Rule
 from late.servers import FrontedKafka
 from twofold.errors import EndedElsewhere
-from twofold.sink import producer as producing
-from twofold.sink.deliveries import PartitionWrites
-from twofold.sink.open_check import OpenCheck
+from twofold.kafka import producer as producing
+from twofold.kafka.deliveries import PartitionWrites
+from twofold.kafka.open_check import OpenCheck
 
 
 @pytest.fixture

@@ -16,10 +16,10 @@ from helpers.avro.schema_readers import Subject
 from helpers.security.certificates import Authority
 from helpers.security.gates import basic, guarded
 from twofold.errors import Refused, SetupError, Unreachable, UsageError
-from twofold.runner.subjects import Subjects
-from twofold.sink.names import Names
-from twofold.sink.records import register_fixed
-from twofold.sink.schema_registry import Registry, RegistrySettings, key_subject, value_subject
+from twofold.kafka.names import Names
+from twofold.kafka.records import register_fixed
+from twofold.kafka.schema_registry import Registry, RegistrySettings, key_subject, value_subject
+from twofold.kafka.subjects import Subjects
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical
 from twofold_common.registry_http import authorization

@@ -15,9 +15,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from fixtures.connector import wait_until
 from twofold.errors import Refused, SetupError, UsageError
-from twofold.sink.client import KafkaSettings
-from twofold.sink.topic_rules import RequiredTopic, TopicPolicy
-from twofold.sink.topics import Topics
+from twofold.kafka.client import KafkaSettings
+from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
+from twofold.kafka.topics import Topics
 
 pytestmark = pytest.mark.core
 

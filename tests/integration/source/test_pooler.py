@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Postgres
 from twofold.config import load
-from twofold.ops.doctor import Severity, examine
+from twofold.doctor import Severity, examine
 from twofold.source.connection import connect
 from twofold.source.readiness import unreached_settings
 from twofold.stack import temporary_folder

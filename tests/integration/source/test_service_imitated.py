@@ -15,8 +15,8 @@ from psycopg.conninfo import make_conninfo
 from fixtures.connector import Maker
 from fixtures.stack import VERSION
 from twofold.config import Config, load
+from twofold.doctor import postgres as doctor
 from twofold.errors import SetupError
-from twofold.ops.doctor import postgres as doctor
 from twofold.source import provisioning, readiness
 from twofold.source.connection import connect
 from twofold.source.service import ask

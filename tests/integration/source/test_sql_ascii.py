@@ -15,9 +15,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Postgres
 from twofold.config import load
+from twofold.doctor import postgres as doctor
 from twofold.errors import Refused, SetupError
-from twofold.ops.doctor import postgres as doctor
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 from twofold.source import readiness
 
 LATIN1_BYTE = "convert_from('\\xe9', 'SQL_ASCII')"

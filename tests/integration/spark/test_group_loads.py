@@ -16,7 +16,7 @@ from fixtures.stack import fresh_prefix
 from helpers.connector import ledger
 from helpers.spark.group_lake import GroupLake, find_whole, prepare, regroup, transfer
 from twofold.config import load
-from twofold.runner.initialisation import initialise
+from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]

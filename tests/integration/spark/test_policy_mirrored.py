@@ -21,8 +21,8 @@ from helpers.connector.canary import TEXT, sings
 from helpers.connector.canary_work import CHANGES, RULES, TABLES, CanaryWork, rules
 from helpers.spark import process as spark_process
 from twofold.config import load
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
 from twofold.stack.process import choose_port
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry

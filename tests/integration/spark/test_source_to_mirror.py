@@ -23,8 +23,8 @@ from fixtures.spark import Lake
 from helpers.connector.backfill_traffic import TABLES, fill, traffic
 from helpers.source.streaming import streamed
 from twofold.config import load
-from twofold.runner.initialisation import initialise
-from twofold.runner.status_report import read_status
+from twofold.inspect.status_report import read_status
+from twofold.run.initialisation import initialise
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry

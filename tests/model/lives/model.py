@@ -24,11 +24,11 @@ from model.lives.world import (
 from model.logs import check
 from model.world import Numbers
 from twofold.bridge import actions, events, initial, step
+from twofold.kafka.backfill_commands import PendingCommand
 from twofold.lives import barrier, load_life, topic_life
 from twofold.lives.exchanged import CarryOut, LoadCommand, WatchTopic
 from twofold.lives.load_life import LoadLife
 from twofold.lives.load_progress import LoadProgress
-from twofold.sink.backfill_commands import PendingCommand
 from twofold_common.positions import Lsn
 
 LOADED = LoadProgress()

@@ -12,12 +12,12 @@ from model.lives.model import LivesModel
 from model.lives.scenarios import BY_NAME
 from model.lives.source import Scenario
 from twofold.bridge import prepared
+from twofold.kafka.backfill_commands import PendingCommand
 from twofold.lives import barrier, load_life, topic_life
 from twofold.lives.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.lives.load_life import LoadLife, LoadPhase
 from twofold.lives.load_progress import LoadProgress
 from twofold.lives.topic_life import ReleaseHeld, TopicLife
-from twofold.sink.backfill_commands import PendingCommand
 
 
 @dataclass(frozen=True)

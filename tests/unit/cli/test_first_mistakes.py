@@ -16,7 +16,7 @@ import pytest
 
 from twofold.cli import main
 from twofold.errors import SetupError, Unreachable, UsageError
-from twofold.sink.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry, RegistrySettings
 from twofold.source.connection import connect
 from twofold.stack import running, server_files
 from twofold_common import artifacts

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from twofold import __version__, errors
 from twofold.cli import COMMANDS, EXIT_STATUSES, twofold
-from twofold.sink.watch import EXIT_STALLED
+from twofold.kafka.watch import EXIT_STALLED
 
 DOCS = Path(__file__).parents[3] / "docs/reference"
 

@@ -20,15 +20,15 @@ import pytest
 from twofold import cli
 from twofold.cli import audit, doctor, prepared, status
 from twofold.cli.output import say
+from twofold.doctor import Finding
 from twofold.errors import Refused, SetupError, Unreachable
-from twofold.ops.doctor import Finding
-from twofold.ops.health import Health
-from twofold.ops.logs import set_up
-from twofold.ops.page_client import PageAnswer
-from twofold.ops.server import StatusServer, StatusSources
-from twofold.runner.audit import Audit
-from twofold.runner.in_doubt_warnings import statements
-from twofold.runner.status_report import BackfillStatus, InDoubt, Status
+from twofold.group.in_doubt_warnings import statements
+from twofold.inspect.audit import Audit
+from twofold.inspect.status_report import BackfillStatus, InDoubt, Status
+from twofold.watch.health import Health
+from twofold.watch.logs import set_up
+from twofold.watch.page_client import PageAnswer
+from twofold.watch.server import StatusServer, StatusSources
 from twofold_common.printable import printable, shell_argument, sql_literal
 from twofold_common.table_names import table_argument
 from twofold_spark.streaming import print_progress

@@ -11,11 +11,11 @@ import pytest
 
 from twofold.cli.status import Seen, _clock, _kafka_lines
 from twofold.errors import Unreachable
-from twofold.ops.mirror_view import MirrorPlace
-from twofold.ops.page_client import PageAnswer
+from twofold.group.held_back import HeldBack
+from twofold.inspect.status_report import InDoubt, Status
 from twofold.row_path import SLOW
-from twofold.runner.held_back import HeldBack
-from twofold.runner.status_report import InDoubt, Status
+from twofold.watch.mirror_view import MirrorPlace
+from twofold.watch.page_client import PageAnswer
 from twofold_common.positions import Lsn
 
 STATUS = Status(

@@ -17,11 +17,11 @@ import pytest
 from helpers.security.certificates import Authority
 from helpers.security.gates import answer_json, served
 from twofold.config import Config
+from twofold.doctor import registry as doctor
 from twofold.errors import SetupError
-from twofold.ops.doctor import registry as doctor
-from twofold.ops.page_client import ask_page
-from twofold.runner.sink_settings import registry_settings
-from twofold.sink.schema_registry import Registry
+from twofold.kafka.kafka_settings import registry_settings
+from twofold.kafka.schema_registry import Registry
+from twofold.watch.page_client import ask_page
 from twofold_common.http_client import open_url
 from twofold_spark.errors import SetupError as JobSetupError
 from twofold_spark.sources.registry import Registry as JobRegistry

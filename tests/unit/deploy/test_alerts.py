@@ -12,7 +12,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from twofold import errors
-from twofold.sink.watch import EXIT_STALLED
+from twofold.kafka.watch import EXIT_STALLED
 
 ROOT = Path(__file__).parents[3]
 RULES: list[dict[str, Any]] = yaml.safe_load((ROOT / "deploy/prometheus/twofold-alerts.yml").read_text())["groups"][0][

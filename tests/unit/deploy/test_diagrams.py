@@ -100,10 +100,10 @@ def test_the_code_names_of_a_page_are_in_the_tree(page: Path) -> None:
     [
         ("twofold.bridge.step.step", True),
         ("twofold.bridge", True),
-        ("twofold.runner.run.Run._read", True),
+        ("twofold.run.run.Run._read", True),
         ("twofold.bridge.step.leap", False),
         ("twofold.bridge.steps.step", False),
-        ("twofold.runner.run.Run.walk", False),
+        ("twofold.run.run.Run.walk", False),
     ],
 )
 def test_a_name_that_is_not_there_is_seen(name: str, there: bool) -> None:

@@ -1,0 +1,52 @@
+"""Checks what the connector itself left behind: its last refusal, and topics without their slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twofold.config import Config
+from twofold.doctor.finding import Finding, Severity, finder, start_over
+from twofold.errors import TwofoldError
+from twofold.inspect.checks import slot_gone
+from twofold.inspect.status_report import read_progress_if_any
+from twofold.run.last_refusal import recall
+from twofold.source import identity
+from twofold_common.positions import Lsn
+
+_finding = finder("connector")
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """Look at the slot and at Kafka's records. A server that is away has findings of its own."""
+    try:
+        slot, is_known = identity.slot_state(config.conninfo, config.slot), True
+    except TwofoldError:
+        slot, is_known = None, False
+    if slot is not None and slot.active_pid is not None:
+        return
+    try:
+        recovered = read_progress_if_any(config)
+        applied = Lsn(recovered.progress.applied_lsn) if recovered and recovered.progress else None
+    except TwofoldError:
+        recovered, applied = None, None
+    if is_known and slot is None:
+        if applied:
+            gone = slot_gone(config.slot, config.prefix, applied)
+            yield _finding("slot_gone", Severity.MUST, gone.what, gone.at_stake, *start_over(config.prefix))
+            return
+        yield _finding(
+            "slot",
+            Severity.NOTE,
+            f"slot {config.slot} does not exist",
+            "nothing is published before it exists",
+            "twofold init",
+        )
+    if refusal := recall(config, recovered):
+        yield _finding(
+            "refused",
+            Severity.MUST,
+            f"twofold run ended {refusal}",
+            refusal.at_stake,
+            refusal.repair,
+            "twofold run  # which forgets this with its first commit",
+        )

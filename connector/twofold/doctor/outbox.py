@@ -1,0 +1,67 @@
+"""Checks the outboxes: whether their tables are published, and have the columns that the rules
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from twofold.config import Config, OutboxRule
+from twofold.doctor.finding import Finding, Severity, finder
+from twofold.source.connection import PlainConnection, quoted
+from twofold.source.published_tables import published_in
+
+_finding = finder("postgresql")
+_PUBLISHED = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
+_NULLABLE = """
+SELECT FROM pg_catalog.pg_attribute a
+  JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attnotnull
+"""
+
+
+def examine(config: Config, connection: PlainConnection) -> Iterator[Finding]:
+    """Check each outbox with a table, once the publication exists."""
+    if connection.execute(_PUBLISHED, (config.publication,)).fetchone() is None:
+        return
+    columns = {
+        (each.schema, each.table): [column.name for column in each.columns]
+        for each in published_in(connection, config.publication)
+    }
+    for rule in config.outbox:
+        if rule.name is not None:
+            yield from _examine_table(config, connection, rule, rule.name, columns.get(rule.name))
+
+
+def _examine_table(
+    config: Config, connection: PlainConnection, rule: OutboxRule, name: tuple[str, str], columns: list[str] | None
+) -> Iterator[Finding]:
+    table = quoted(connection, *name)
+    if columns is None:
+        yield _finding(
+            "outbox_unpublished",
+            Severity.MUST,
+            f"the outbox {rule.table} is not in publication {config.publication}",
+            "its events are not sent, and twofold run refuses",
+            f"ALTER PUBLICATION {quoted(connection, config.publication)} ADD TABLE {table};",
+        )
+        return
+    named = [rule.topic_column, rule.key_column, rule.payload_column, *rule.header_columns]
+    if missing := [each for each in named if each not in columns]:
+        yield _finding(
+            "outbox_columns",
+            Severity.MUST,
+            f"the outbox {rule.table} has no column {', '.join(missing)}",
+            "its events cannot be made, and twofold run refuses",
+            "name its columns in [[outbox]]: topic_column, key_column, payload_column, header_columns",
+        )
+    elif connection.execute(_NULLABLE, (*name, rule.topic_column)).fetchone() is not None:
+        column = quoted(connection, rule.topic_column)
+        yield _finding(
+            "outbox_topic_null",
+            Severity.SHOULD,
+            f"{rule.topic_column} of the outbox {rule.table} may be null",
+            "an event without a topic ends the run until a person decides",
+            f"ALTER TABLE {table} ALTER COLUMN {column} SET NOT NULL, ADD CHECK ({column} <> '');",
+        )

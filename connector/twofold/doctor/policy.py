@@ -1,0 +1,81 @@
+"""Checks the data policy against the published tables and what was registered of them: what a run
+would refuse or warn of, and rules that hide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+
+from twofold.config import Config
+from twofold.doctor.finding import Finding, Severity, finder
+from twofold.errors import Refused, SetupError, Unreachable
+from twofold.inspect.status_report import read_progress
+from twofold.kafka.kafka_settings import registry_settings
+from twofold.kafka.schema_registry import Registry
+from twofold.kafka.subjects import Subjects, readable_rows
+from twofold.source.catalog import Catalog
+from twofold.source.connection import PlainConnection
+from twofold.source.messages import Relation
+from twofold.source.published_tables import published_in
+from twofold.tables.column_policy import ColumnPolicy
+from twofold.tables.data_policy import DataPolicy
+from twofold.tables.pins import former_pins
+from twofold_avro.names import topic_of
+from twofold_avro.records import Pin
+
+_finding = finder("postgresql")
+_PUBLISHED = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
+
+
+def examine(config: Config, connection: PlainConnection, *, initialised: bool) -> Iterator[Finding]:
+    """Yield nothing without a policy, or before the publication exists.
+
+    `initialised`: Kafka's record of the connector says what its tables are pinned to.
+    """
+    if not config.policy.columns or connection.execute(_PUBLISHED, (config.publication,)).fetchone() is None:
+        return
+    published = published_in(connection, config.publication)
+    with closing(Catalog(config.conninfo)) as catalog:
+        yield from _idle_rules(ColumnPolicy(DataPolicy(config), catalog, config.publication), published)
+        try:
+            yield from _examine_tables(config, catalog, published, read_progress(config).pins if initialised else {})
+        except (SetupError, Unreachable):
+            return  # Kafka's and the registry's own parts say that they are away
+
+
+def _examine_tables(
+    config: Config, catalog: Catalog, published: Iterable[Relation], pins: Mapping[str, Pin]
+) -> Iterator[Finding]:
+    rules = DataPolicy(config)
+    policy = ColumnPolicy(rules, catalog, config.publication)
+    subjects = Subjects(Registry(registry_settings(config)), config.prefix, rules.require_rules)
+    outboxes = {rule.name for rule in config.outbox}
+    for relation in published:
+        if (relation.schema, relation.table) in outboxes:
+            continue
+        topic = topic_of(config.prefix, relation.schema, relation.table)
+        try:
+            shape, _ = policy.hide(catalog.shape(relation), relation, topic, pins)
+            subjects.like_before(shape, topic, pins.get(topic))
+            for former, pin in former_pins(pins, topic, shape.oid):
+                subjects.require_former_rules(shape, former, pin)
+        except Refused as refusal:
+            yield _finding("policy", Severity.MUST, refusal.what, refusal.at_stake, refusal.repair)
+            continue
+        if shape.policy and (hidden := subjects.newly_hidden(shape, topic)):
+            what, remedy = readable_rows(shape, topic, hidden)
+            yield _finding(
+                "policy_readable", Severity.SHOULD, what, "whoever may read the topic can read them", f"-- {remedy}"
+            )
+
+
+def _idle_rules(policy: ColumnPolicy, published: Iterable[Relation]) -> Iterator[Finding]:
+    for rule in policy.idle_rules(published):
+        yield _finding(
+            "policy_rule",
+            Severity.SHOULD,
+            f"the data policy's rule for {rule.column} ({rule.action}) matches no published column",
+            "it hides nothing; a column that it was meant for has another name, and is published as it is",
+            "-- correct or remove it in policy.columns",
+        )

@@ -1,0 +1,294 @@
+"""Checks PostgreSQL: the server, the role, the slot, transactions in doubt. `settings` checks its
+settings, `tables` the published tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from psycopg import sql
+
+from twofold.config import Config
+from twofold.doctor import outbox, policy, settings, stale
+from twofold.doctor.finding import Finding, Severity, finder, start_over
+from twofold.doctor.tables import published
+from twofold.errors import SetupError, Unreachable
+from twofold.gids import describe
+from twofold.run.initialisation import wanted_publication
+from twofold.run.source_settings import source_use
+from twofold.source import ddl_messages, identity, publishable, standby
+from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect, quoted
+from twofold.source.diagnosis import INTO_UTF8
+from twofold.source.primary import is_standby
+from twofold.source.readiness import FLOORS, NO_ENCODING, POOLER, unreached_settings
+from twofold.source.service import MAY_REPLICATE, Service, ask
+
+_SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
+_NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
+IDLE_HELD_BYTES = 1 << 30
+_finding = finder("postgresql")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """PostgreSQL as the checks see it."""
+
+    config: Config
+    connection: PlainConnection
+    settings: dict[str, str]
+    """Those that the server's version knows."""
+    slot: identity.SlotState | None
+    service: Service
+    is_standby: bool
+
+    def number(self, setting: str) -> int:
+        return int(self.settings[setting])
+
+    def ask(self, query: str, *values: object) -> list[tuple[object, ...]]:
+        return self.connection.execute(query, values or None).fetchall()
+
+    def count(self, view: str) -> int:
+        """Return the number of rows of one of the server's views."""
+        query = sql.SQL("SELECT count(*) FROM pg_catalog.{}").format(sql.Identifier(view))
+        row = self.connection.execute(query).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """Run all checks in one session."""
+    with connect(config.conninfo) as connection:
+        source = Source(
+            config,
+            connection,
+            dict(connection.execute(_SETTINGS, (_NAMES,)).fetchall()),
+            identity.slot_state(config.conninfo, config.slot),
+            ask(connection),
+            is_standby(connection),
+        )
+        for check in _CHECKS:
+            yield from check(source)
+        yield from published(config, connection)
+        yield from outbox.examine(config, connection)
+        yield from policy.examine(config, connection, initialised=source.slot is not None)
+        if source.slot is not None:
+            yield from stale.examine(config)
+    wanted = wanted_publication(config)
+    if source.slot is None and wanted is not None:
+        for found in publishable.examine(config.conninfo, config.publication, wanted):
+            severity = Severity.MUST if found.must else Severity.SHOULD
+            yield _finding(
+                "publishable", severity, found.what, "twofold init cannot make the publication", found.remedy
+            )
+
+
+def _service(source: Source) -> Iterator[Finding]:
+    if source.service.is_managed:
+        yield _finding(
+            "service",
+            Severity.NOTE,
+            f"the server is {source.service.name}, by what it says of itself",
+            "its settings and rights are changed in the service's way, which the remedies name; nobody has tried Twofold with it",
+            f"-- see {source.service.page}",
+        )
+
+
+def _standby(source: Source) -> Iterator[Finding]:
+    if not source.is_standby:
+        return
+    yield _finding(
+        "standby",
+        Severity.NOTE,
+        "the server is a standby",
+        "the slot lives and dies with it: another standby, or its primary, cannot continue the stream",
+        "-- if that is not meant, point source.dsn to the primary (several hosts and target_session_attrs=read-write find it)",
+    )
+    config = source.config
+    flaws = standby.examine(config.conninfo, source.connection, source_use(config), slot_exists=source.slot is not None)
+    for flaw in flaws:
+        severity = Severity.SHOULD if flaw.stops is standby.Stops.NOTHING else Severity.MUST
+        yield _finding(flaw.check, severity, flaw.what, flaw.why, *flaw.remedy)
+
+
+def _version(source: Source) -> Iterator[Finding]:
+    major, minor = divmod(source.number("server_version_num"), 10_000)
+    floor = FLOORS.get(major, 0)
+    if minor < floor:
+        yield _finding(
+            "version",
+            Severity.NOTE,
+            f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding",
+            "the outcome of an empty prepared transaction may come without its PREPARE, or the reverse; Twofold copes, others may not",
+            f"upgrade to {major}.{floor} or later",
+        )
+
+
+def _pooler(source: Source) -> Iterator[Finding]:
+    if lost := unreached_settings(source.connection):
+        yield _finding(
+            "pooler",
+            Severity.MUST,
+            f"{POOLER} ({', '.join(lost)})",
+            "values would be copied as other bytes than they are streamed, and replication does not pass through a pooler",
+            PAST_THE_POOLER,
+        )
+
+
+def _encoding(source: Source) -> Iterator[Finding]:
+    if source.ask("SELECT current_setting('server_encoding')") == [("SQL_ASCII",)]:
+        yield _finding("encoding", Severity.MUST, "the database's encoding is SQL_ASCII", NO_ENCODING, *INTO_UTF8)
+
+
+def _role(source: Source) -> Iterator[Finding]:
+    if source.ask(MAY_REPLICATE) != [(False,)]:
+        return
+    name = str(source.ask("SELECT current_user::text")[0][0])
+    role, service = quoted(source.connection, name), source.service
+    remedy = f"-- {service.let_replicate(role)}" if service.is_managed else f"{service.let_replicate(role)};"
+    yield _finding("role", Severity.MUST, f"role {name} may not replicate", "PostgreSQL refuses the stream", remedy)
+
+
+def _synchronous(source: Source) -> Iterator[Finding]:
+    name = source.config.name
+    if source.slot is None and settings.names(source):
+        yield _finding(
+            "synchronous_deadlock",
+            Severity.MUST,
+            f"synchronous_standby_names names {name}, and its slot does not exist",
+            "every commit waits for a connector that cannot start, the one that makes its slot included",
+            "ALTER SYSTEM RESET synchronous_standby_names;",
+            "SELECT pg_reload_conf();",
+            "-- then twofold init and twofold run, and only then name it again",
+        )
+
+
+def _slot(source: Source) -> Iterator[Finding]:
+    slot, config = source.slot, source.config
+    if slot is None:  # `connector` tells what that means
+        return
+    if slot.lost:
+        yield _finding(
+            "slot_lost",
+            Severity.MUST,
+            f"slot {slot.name} was invalidated ({slot.invalidation_reason or 'its WAL was removed'})",
+            "the changes since its last confirmed position can no longer be streamed",
+            *start_over(config.prefix),
+        )
+    if slot.plugin != "pgoutput" or slot.database != source.connection.info.dbname:
+        yield _finding(
+            "slot_foreign",
+            Severity.MUST,
+            f"slot {slot.name} is for {slot.plugin or 'physical replication'} in database {slot.database or '(none)'}",
+            "slots have one namespace in the whole server, and this one is another program's",
+            f'source.slot = "{slot.name}_twofold"',
+        )
+    elif slot.two_phase != config.source.two_phase:
+        made = str(slot.two_phase).lower()
+        yield _finding(
+            "slot_two_phase",
+            Severity.MUST,
+            f"slot {slot.name} was made with two_phase {made}, the configuration says otherwise",
+            "it is fixed when a slot is made, and twofold run refuses",
+            f"source.two_phase = {made}",
+        )
+
+
+def _slot_idle(source: Source) -> Iterator[Finding]:
+    slot = source.slot
+    if slot is None or slot.active_pid is not None or slot.lost:
+        return
+    end = "pg_last_wal_replay_lsn" if source.is_standby else "pg_current_wal_lsn"
+    held = source.ask(
+        f"SELECT pg_catalog.{end}() - %s::pg_catalog.pg_lsn",
+        f"{slot.restart >> 32:X}/{slot.restart & 0xFFFFFFFF:X}",
+    )[0][0]
+    heavy = int(str(held)) > IDLE_HELD_BYTES
+    yield _finding(
+        "slot_idle",
+        Severity.SHOULD if heavy else Severity.NOTE,
+        f"no connector reads slot {slot.name}; it holds {int(str(held)) / 1048576:.0f} MiB of WAL",
+        "the WAL stays on the server's disk until a connector reads it",
+        "twofold run",
+    )
+
+
+def _in_doubt(source: Source) -> Iterator[Finding]:
+    limit_s = source.config.prepared.doubt_warning
+    try:
+        found = identity.prepared_transactions(source.config.conninfo, all_databases=source.slot is None)
+    except (SetupError, Unreachable) as error:
+        if not source.is_standby:
+            raise
+        what, _, remedy = str(error).partition("; remedy: ")
+        yield _finding(
+            "in_doubt_unknown",
+            Severity.NOTE,
+            f"prepared transactions are not known: {what}",
+            "one that stays in doubt holds its locks, dead rows and WAL",
+            remedy or "-- on the primary, SELECT * FROM pg_prepared_xacts",
+        )
+        return
+    for prepared in found:
+        gid = prepared.gid.replace("'", "''")
+        outcome = (
+            f"COMMIT PREPARED '{gid}';",
+            f"ROLLBACK PREPARED '{gid}';",
+            f"-- one of the two, in database {prepared.database}, as its coordinator decides; twofold prepared list says what other branches have done",
+        )
+        age = f"prepared transaction {describe(prepared.gid)} of {prepared.owner} (database {prepared.database}) is {prepared.age.total_seconds():.0f} s old"
+        if source.slot is None:
+            yield _finding(
+                "init_waits",
+                Severity.SHOULD,
+                age,
+                "twofold init waits for it: a slot is made when all older transactions have ended, in every database",
+                *outcome,
+            )
+        elif prepared.age.total_seconds() > limit_s:
+            yield _finding(
+                "in_doubt", Severity.SHOULD, age, "it holds its locks, dead rows and WAL until its outcome", *outcome
+            )
+
+
+def _failover(source: Source) -> Iterator[Finding]:
+    wanted, version = source.config.source.failover, source.number("server_version_num")
+    if wanted and version < 170_000:
+        yield _finding(
+            "failover",
+            Severity.MUST,
+            f"source.failover is on, and PostgreSQL {version // 10_000} has no failover slots",
+            "twofold init cannot make such a slot",
+            "source.failover = false",
+        )
+
+
+def _ddl_messages(source: Source) -> Iterator[Finding]:
+    if source.slot is None or not source.config.source.ddl_messages:
+        return
+    if not (flaws := ddl_messages.flaws_in(source.connection)):
+        return
+    yield _finding(
+        "ddl_messages",
+        Severity.SHOULD,
+        f"source.ddl_messages is on, and not each change of a table's definition is in the stream: {'; '.join(flaws)}",
+        "definitions of tables are asked of the catalog of now: a key that was away for a time, and a column that was exchanged twice, are noticed late or not at all",
+        "twofold init",
+    )
+
+
+_CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
+    _service,
+    _pooler,
+    settings.examine,
+    _standby,
+    _encoding,
+    _role,
+    _slot,
+    _slot_idle,
+    _synchronous,
+    _in_doubt,
+    _failover,
+    _version,
+    _ddl_messages,
+)

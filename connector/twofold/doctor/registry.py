@@ -1,0 +1,93 @@
+"""Checks the schema registry by its HTTP API: whether it answers, accepts schemas, and which
+compatibility it demands.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Iterator
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import Request
+
+from twofold.config import Config, RegistryConfig
+from twofold.doctor.finding import Finding, Severity, finder
+from twofold.errors import SetupError, Unreachable
+from twofold_common.http_client import open_url
+from twofold_common.registry_http import describe_cause
+
+_NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
+_finding = finder("registry")
+
+
+def examine(config: Config) -> Iterator[Finding]:
+    """Ask for the mode and for the compatibility."""
+    registry = config.registry
+    _ask(registry, "/subjects")
+    mode = _ask(registry, "/mode").get("mode", "READWRITE")
+    if mode not in {"READWRITE", "IMPORT"}:
+        yield _finding(
+            "mode",
+            Severity.MUST,
+            f"the registry's mode is {mode}",
+            "no schema can be registered: twofold init, a new table and every change of a table's columns wait for it",
+            _put(registry, "mode", {"mode": "READWRITE"}),
+        )
+    level = str(_ask(registry, "/config").get("compatibilityLevel", "NONE"))
+    if level in _NARROW:
+        yield _finding(
+            "compatibility",
+            Severity.SHOULD,
+            f"the registry's compatibility is {level}",
+            "a column that is added to a table, or dropped from it, may be refused, and then the connector refuses",
+            _put(registry, "config", {"compatibility": "BACKWARD"}),
+        )
+    elif level == "NONE":
+        yield _finding(
+            "compatibility",
+            Severity.NOTE,
+            "the registry checks no compatibility (NONE)",
+            "a column's type may change so that readers cannot read older and newer rows together",
+            _put(registry, "config", {"compatibility": "BACKWARD"}),
+        )
+
+
+def _put(registry: RegistryConfig, what: str, value: dict[str, str]) -> str:
+    return f"curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{json.dumps(value)}' {registry.url.rstrip('/')}/{what}"
+
+
+def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
+    """Return the answer; empty if this kind of registry does not know the question."""
+    headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
+    if (token := registry.bearer) is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    elif (pair := registry.basic) is not None:
+        headers["Authorization"] = "Basic " + base64.b64encode(":".join(pair).encode()).decode()
+    if not registry.url.startswith(("http://", "https://")):
+        raise SetupError(f'registry.url is {registry.url}; remedy: registry.url = "http://host:port"')
+    request = Request(registry.url.rstrip("/") + path, headers=headers)  # noqa: S310  (checked above)
+    context = ssl.create_default_context(cafile=str(registry.ca_file)) if registry.ca_file else None
+    try:
+        with open_url(request, timeout_s=registry.timeout, context=context) as answer:
+            found = json.load(answer)
+    except HTTPError as error:
+        if error.code in {401, 403}:
+            raise SetupError(
+                f"the registry at {registry.url} denies access (HTTP {error.code}); remedy: correct registry.username and registry.password, or registry.token"
+            ) from error
+        if 300 <= error.code < 400:
+            raise SetupError(
+                f"the registry at {registry.url} answers HTTP {error.code}: {error.reason}; remedy: if you trust that address, set registry.url to it"
+            ) from error
+        if path == "/subjects":
+            raise SetupError(
+                f"the server at {registry.url} is no registry with Confluent's API (HTTP {error.code} to /subjects); remedy: correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
+            ) from error
+        return {}
+    except json.JSONDecodeError as error:
+        raise SetupError(f"the server at {registry.url} is no schema registry; remedy: correct registry.url") from error
+    except (URLError, OSError) as error:
+        raise Unreachable(f"the registry at {registry.url} does not answer: {describe_cause(error)}") from error
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,63 @@
+"""Checks a source group: its members' topics are in this Kafka, and every connector runs with the
+same group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from twofold.config import Config
+from twofold.doctor.cluster import CALL_S_MAX
+from twofold.doctor.finding import Finding, Severity, finder
+from twofold.group.frontiers import last_frontiers
+from twofold.group.member_commits import missing_members
+from twofold.kafka.kafka_settings import kafka_settings, registry_settings
+from twofold.kafka.schema_registry import Registry
+from twofold_avro.records import Frontier
+
+_finding = finder("kafka")
+_WAITS = "global cuts stay where they are until every member's connector runs with the same [group]"
+
+
+def examine_group(config: Config) -> Iterator[Finding]:
+    """Yield nothing without a group."""
+    group = config.group
+    if group.name is None:
+        return
+    settings = replace(kafka_settings(config), call_timeout_s=min(config.kafka.call_timeout, CALL_S_MAX))
+    missing = missing_members(settings, group.members)
+    for prefix in missing:
+        yield _finding(
+            "group_member",
+            Severity.MUST,
+            f"the group's member {prefix} has no topics in this Kafka, or they are hidden from this user",
+            "twofold run refuses",
+            f"-- twofold init of {prefix}, or Read on its topics, or without it:",
+            f"group.members = [{', '.join(repr(each) for each in group.members if each != prefix)}]".replace("'", '"'),
+        )
+    known = [each for each in group.members if each not in missing]
+    frontiers = last_frontiers(settings, Registry(registry_settings(config)), known)
+    for prefix in known:
+        if problem := _disagreement(prefix, frontiers.get(prefix), group.name, group.members):
+            yield _finding(
+                "group",
+                Severity.SHOULD,
+                problem,
+                _WAITS,
+                f"-- give {prefix} this [group] and start it:",
+                f'group.name = "{group.name}"',
+                f"group.members = [{', '.join(map(repr, group.members))}]".replace("'", '"'),
+            )
+
+
+def _disagreement(prefix: str, frontier: Frontier | None, name: str, members: tuple[str, ...]) -> str | None:
+    """Return what a member's last frontier says of another group than ours."""
+    if frontier is None:
+        return f"the group's member {prefix} has never written a frontier"
+    if frontier.group != name:
+        return f"the group's member {prefix} last ran as a member of group {frontier.group}"
+    others = {each.prefix for each in frontier.seen}
+    if others | {prefix} != {*members}:
+        return f"the group's member {prefix} last ran with the members {', '.join(sorted(others | {prefix}))}"
+    return None

@@ -1,0 +1,159 @@
+"""Follows the commit records of a source group's members: how far each is visible, and which one
+was the last that a frontier must know. Most records are not decoded: a busy member writes hundreds
+a second, and three facts of each are needed.
+
+Begins with each member's progress, which is always there, and the end of its commit records, which
+retention may have removed. Used by one thread. What it says is never more than what is visible; it
+may be less.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
+
+from twofold.errors import SetupError, Unreachable
+from twofold.kafka.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.kafka.decoding import Decoder, RecordPlace, place_of, unreadable
+from twofold.kafka.metadata import ask_brokers
+from twofold.kafka.schema_registry import Registry
+from twofold_avro import wire
+from twofold_avro.records import Commit, Progress
+from twofold_avro.schemas import fixed
+from twofold_common.global_loads import ends_a_load
+
+_COMMITS, _PROGRESS = ".commits", ".progress"
+_TAIL = 64
+"""Commit records are followed from this far before the end: what came between the two reads."""
+_MESSAGES = 1000
+_SELDOM = {"fetch.wait.max.ms": 200, "fetch.min.bytes": 1 << 20}
+"""A busy member commits hundreds of times a second: Kafka answers five times a second, with all."""
+_NUMBERS = re.compile(
+    rb"([\x80-\xff]{0,9}[\0-\x7f])([\0-\x7f])(?:[\x80-\xff]{0,9}[\0-\x7f]){4}([\x80-\xff]{0,9}[\0-\x7f])",
+    re.DOTALL,
+)
+_KINDS = next(each["type"]["symbols"] for each in fixed("commit")["fields"] if each["name"] == "kind")
+_BACKFILL = bytes([2 * _KINDS.index("backfill")])
+"""As the varint of the kind."""
+
+
+@dataclass(slots=True)
+class MemberView:
+    """How far one member is visible."""
+
+    sequence: int = 0
+    needed: int = 0
+    """The last visible commit record with a prepared transaction, or with the end of a load."""
+
+
+def missing_members(settings: KafkaSettings, prefixes: Iterable[str]) -> list[str]:
+    """Return the members whose topics this Kafka does not have, or does not show."""
+    _, metadata = ask_brokers(settings, settings.call_timeout_s)
+    return [each for each in prefixes if not {each + _COMMITS, each + _PROGRESS} <= metadata.topics.keys()]
+
+
+def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
+    """Refuse members without topics."""
+    if missing := missing_members(settings, prefixes):
+        raise SetupError(
+            f"the group's members {', '.join(missing)} have no topics in this Kafka, or this user may not see them:"
+            " run twofold init for each, grant Read on their topics, or correct group.members"
+        )
+
+
+class Glance(NamedTuple):
+    """What is read of a commit record without decoding it."""
+
+    sequence: int
+    is_backfill: bool
+    has_prepared: bool
+
+
+def glance_at_commit(message: bytes, place: RecordPlace) -> Glance:
+    """Read a commit record's sequence, its kind, and whether it has prepared transactions.
+
+    Before the array of those are six numbers, each a varint, as is the array's first count.
+    """
+    found = _NUMBERS.match(message, wire.HEADER_BYTES)
+    if found is None:
+        raise unreadable(place, "its bytes are no Commit record")
+    sequence = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(found[1]))
+    return Glance(sequence >> 1, found[2] == _BACKFILL, found[3] != b"\0")
+
+
+class MemberCommits:
+    """A follower of the members' commit records."""
+
+    def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Iterable[str]) -> None:
+        self._timeout_s = settings.call_timeout_s
+        self._decoder = Decoder(registry)
+        self.views = {prefix: MemberView() for prefix in prefixes}
+        self._commits = {prefix + _COMMITS: view for prefix, view in self.views.items()}
+        self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), **_SELDOM})
+
+    def begin(self) -> None:
+        """Read the members' progress, and the end of their commit records."""
+        with sorted_errors("reading the progress of the group's members"):
+            self._read_progress()
+            starts = []
+            for prefix in self.views:
+                low, high = self._consumer.get_watermark_offsets(
+                    TopicPartition(prefix + _COMMITS, 0), timeout=self._timeout_s
+                )
+                starts.append(TopicPartition(prefix + _COMMITS, 0, max(low, high - _TAIL)))
+            self._consumer.assign(starts)
+
+    def follow(self, wait_s: float) -> None:
+        """Take what has become visible, for so long."""
+        with sorted_errors("following the commit records of the group's members"):
+            for message in self._consumer.consume(_MESSAGES, wait_s):
+                self._note_record(message)
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _read_progress(self) -> None:
+        unread = {prefix + _PROGRESS for prefix in self.views}
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in unread])
+        deadline = time.monotonic() + self._timeout_s
+        while unread:
+            for message in self._consumer.consume(_MESSAGES, 0.05):
+                deadline = time.monotonic() + self._timeout_s
+                if self._note_record(message):
+                    unread.discard(message.topic() or "")
+            if time.monotonic() > deadline:
+                raise Unreachable(f"Kafka delivered nothing of {', '.join(sorted(unread))} for {self._timeout_s:.0f} s")
+
+    def _note_record(self, message: Message) -> bool:
+        """Note what a record says; True at the end of a topic."""
+        topic, error = message.topic() or "", message.error()
+        if error is not None:
+            if error.code() == PARTITION_EOF:
+                return True
+            raise sort_error(error, f"reading {topic}")
+        value = message.value()
+        if value is not None:
+            if (view := self._commits.get(topic)) is not None:
+                sequence, is_needed = self._glance(value, place_of(message))
+                view.sequence = max(view.sequence, sequence)
+                if is_needed:
+                    view.needed = max(view.needed, sequence)
+            elif b"/" not in (message.key() or b""):  # another record of the progress topic has one
+                view = self.views[topic.removesuffix(_PROGRESS)]
+                view.sequence = max(view.sequence, self._decoder.decode(Progress, value, place_of(message)).sequence)
+        return False
+
+    def _glance(self, message: bytes, place: RecordPlace) -> tuple[int, bool]:
+        """Return a commit record's sequence, and whether a frontier must know it."""
+        if self._decoder.is_our_own(Commit, message, place):
+            glance = glance_at_commit(message, place)
+            if not glance.is_backfill:
+                return glance.sequence, glance.has_prepared
+        commit = self._decoder.decode(Commit, message, place)
+        ends = ends_a_load(commit.kind, (each.topic for each in commit.ranges), commit.backfilling)
+        return commit.sequence, bool(commit.prepared) or ends

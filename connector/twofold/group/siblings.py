@@ -1,0 +1,51 @@
+"""Decides which outcome of a branch in doubt keeps its global transaction whole, by the known
+states of the other branches. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twofold.gids import describe
+from twofold.group.in_doubt_warnings import statements
+from twofold.group.ledgers import Branch
+
+_OUTCOMES = {"committed": "committed", "rolled_back": "rolled back"}
+NOT_KNOWN = (
+    "no outcome of its other branches is known here, and one may have an outcome all the same: "
+    "ask its coordinator, or look in the databases of the other branches"
+)
+"""Why no statement is offered.
+
+Kafka does not have every outcome: a branch may have ended before its database's connector was set
+up, or while that is down, or have been rolled back soon after its PREPARE.
+"""
+
+
+def siblings_of(gid: str, global_id: str, prefix: str, branches: Iterable[Branch]) -> tuple[Branch, ...]:
+    """Return the other branches of the same global transaction."""
+    return tuple(each for each in branches if each.global_id == global_id and (each.prefix, each.gid) != (prefix, gid))
+
+
+def describe_sibling(branch: Branch) -> str:
+    return f"{describe(branch.gid)} of {branch.prefix} is {_OUTCOMES.get(branch.state, 'in doubt as well')}"
+
+
+def statements_left(gid: str, global_id: str | None, siblings: Iterable[Branch]) -> tuple[str, ...]:
+    """Return the statements that tear no global transaction.
+
+    None while no sibling's outcome is known (`NOT_KNOWN`). Both for what belongs to no global
+    transaction, and where siblings have different outcomes: the transaction is torn, and its
+    coordinator must judge.
+    """
+    commit, rollback = statements(gid)
+    states = {each.state for each in siblings} & _OUTCOMES.keys()
+    if states == {"committed"}:
+        return (commit,)
+    if states == {"rolled_back"}:
+        return (rollback,)
+    return (commit, rollback) if states or global_id is None else ()
+
+
+def is_torn(siblings: Iterable[Branch]) -> bool:
+    return {each.state for each in siblings} >= _OUTCOMES.keys()

@@ -1,0 +1,375 @@
+"""The connector's status seen from outside: read from PostgreSQL and Kafka, whether it runs or not.
+Changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Literal
+
+from twofold.config import Config
+from twofold.errors import SetupError, Unreachable, UsageError
+from twofold.gids import parser
+from twofold.group.held_back import HeldBack, held_back_by
+from twofold.group.ledgers import NO_BRANCHES, Branches, Ledgers
+from twofold.group.siblings import describe_sibling, is_torn, siblings_of, statements_left
+from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings, topic_policy
+from twofold.kafka.metadata import ask_brokers
+from twofold.kafka.progress import ProgressReader, RecoveredState
+from twofold.kafka.schema_registry import Registry
+from twofold.kafka.topics import Topics
+from twofold.lives.load_progress import LoadProgress
+from twofold.source import ddl_messages, identity, locks
+from twofold.source.load_estimates import estimate_loads
+from twofold.source.primary import NoPrimary
+from twofold.source.published_tables import published_tables
+from twofold_avro.names import topic_of
+from twofold_avro.records import Prepared
+from twofold_common.positions import Lsn
+from twofold_common.table_names import split_table_name, table_argument
+
+ANSWER_S = 3.0
+NAMED_MAX = 10
+CLOCKS_APART_S = 600.0
+"""How far servers' clocks may differ.
+
+Siblings commit after all have prepared, each by its own clock.
+"""
+TwoPhase = Literal["disabled", "pending", "enabled"]
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A prepared transaction without an outcome, as PostgreSQL and the ledger know it."""
+
+    xid: int
+    gid: str
+    owner: str
+    database: str
+    age_s: float
+    too_long: bool
+    """Older than prepared.doubt_warning."""
+    wal_bytes: int | None
+    """WAL since its prepare: the server keeps at least this much for it."""
+    in_kafka: Literal["open", "parked", "not yet read", "not known"]
+    rows: int | None
+    topics: tuple[str, ...]
+    global_id: str | None
+    branch: str | None
+    statements: tuple[str, ...]
+    """The statements that end it, for a person to run; with a decided sibling only the same
+    outcome. None of a global transaction while no sibling's outcome is known.
+    """
+    siblings: tuple[str, ...] = ()
+    """The known states of its global transaction's other branches."""
+    torn: bool = False
+    """Some siblings are committed, and others rolled back."""
+    held_back: tuple[HeldBack, ...] = ()
+    """The members of the source group whose commits wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StaleTable:
+    """A table whose topic may lack what PostgreSQL did not send."""
+
+    table: str
+    topic: str
+    reason: str
+    repair: str
+    """The command that reloads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The connector's status."""
+
+    name: str
+    slot: str
+    initialised: bool | None
+    """None: Kafka did not answer."""
+    held_by_pid: int | None
+    two_phase: TwoPhase | None
+    source_lsn: Lsn
+    confirmed_lsn: Lsn | None
+    applied_lsn: Lsn | None
+    sequence: int | None
+    behind_bytes: int | None
+    """At most so much WAL lies between Kafka and the source's end.
+
+    Unpublished changes count until progress follows.
+    """
+    wal_status: str | None
+    in_doubt: tuple[InDoubt, ...]
+    backfilling: tuple[str, ...]
+    stale: tuple[StaleTable, ...]
+    """The tables whose topics may lack what PostgreSQL did not send, until they are reloaded."""
+    waits_for: tuple[str, ...]
+    """The lock holders that the connector's sessions in PostgreSQL wait for."""
+    ddl_flaws: tuple[str, ...] | None = None
+    """Why event triggers do not tell each change; None: source.ddl_messages is off."""
+    in_doubt_unknown: str = ""
+    """Why `in_doubt` is not known: the primary of a standby cannot be asked."""
+
+
+def read_status(config: Config) -> Status:
+    """Read both sides."""
+    return with_kafka(config, read_source_status(config), read_progress(config))
+
+
+def read_source_status(config: Config) -> Status:
+    """Read PostgreSQL's side; Kafka's stays unknown."""
+    try:
+        slot = identity.slot_state(config.conninfo, config.slot)
+    except Unreachable as error:
+        if keepers := locks.new_session_blockers(config.conninfo):
+            raise Unreachable(f"{error}; no session can begin: {'; '.join(map(str, keepers))}") from error
+        raise
+    server = identity.identify(config.conninfo)
+    prepared, unknown = _in_doubt_if_known(config, server)
+    return Status(
+        name=config.name,
+        slot=config.slot,
+        initialised=None if slot else False,
+        held_by_pid=slot.active_pid if slot else None,
+        two_phase=None if slot and slot.two_phase else "disabled",
+        source_lsn=server.xlogpos,
+        confirmed_lsn=slot.confirmed_flush if slot else None,
+        applied_lsn=None,
+        sequence=None,
+        behind_bytes=None,
+        wal_status=slot.wal_status if slot else None,
+        in_doubt=prepared,
+        in_doubt_unknown=unknown,
+        backfilling=(),
+        stale=(),
+        ddl_flaws=ddl_messages.flaws(config.conninfo) if config.source.ddl_messages else None,
+        waits_for=tuple(
+            map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
+        ),
+    )
+
+
+def _in_doubt_if_known(config: Config, server: identity.ServerIdentity) -> tuple[tuple[InDoubt, ...], str]:
+    """Return what is in doubt, or why that is not known: a standby's primary lists it."""
+    try:
+        return in_doubt(config, None), ""
+    except (SetupError, Unreachable) as error:
+        if not server.is_standby:
+            raise
+        return (), str(error)
+
+
+def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Status:
+    """Add Kafka's side to a status."""
+    progress = recovered.progress
+    applied = Lsn(progress.applied_lsn) if progress else None
+    backfilling = tuple(topic for topic, pin in recovered.pins.items() if pin.backfill != "ready")
+    return replace(
+        source,
+        initialised=source.initialised is None and bool(applied),
+        two_phase=source.two_phase or ("pending" if backfilling else "enabled"),
+        applied_lsn=applied,
+        sequence=progress.sequence if progress else None,
+        behind_bytes=max(0, source.source_lsn - applied) if applied else None,
+        in_doubt=() if source.in_doubt_unknown else _in_doubt_here(config, recovered),
+        backfilling=backfilling,
+        stale=stale_tables(recovered),
+    )
+
+
+def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
+    """Return the tables whose topics may lack something, by Kafka's records of the connector."""
+    return tuple(
+        StaleTable(
+            f"{pin.schema}.{pin.table}",
+            topic,
+            pin.stale,
+            f"twofold backfill start {table_argument(pin.schema, pin.table)}",
+        )
+        for topic, pin in recovered.pins.items()
+        if pin.stale
+    )
+
+
+def _in_doubt_here(config: Config, recovered: RecoveredState) -> tuple[InDoubt, ...]:
+    """Return what is in doubt; in a source group, with what waits for it if that can be read."""
+    if config.group.name is not None:
+        with suppress(Unreachable):
+            return branches_in_doubt(config, recovered)[0]
+    return in_doubt(config, recovered.unresolved.values())
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillStatus:
+    """A table that is not ready."""
+
+    table: str
+    topic: str
+    state: str
+    rows: int
+    size: int
+    estimate: int
+    """The planner's estimate of the table's rows; 0 if it is not known."""
+    per_second: float
+    """Rows a second on average while it was read; 0 if it is not known."""
+    left_s: float | None
+    """The time left at that rate; None if it is not known."""
+    words: str
+    """The same as a sentence."""
+    waits_for: tuple[str, ...]
+    """Holders of a lock under which the table is written. The load begins when all have ended."""
+
+
+def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus, ...]:
+    """Return all tables that are not ready, by Kafka's records of the connector."""
+    pins = {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready"}
+    if not pins:
+        return ()
+    tables = [(pin.schema, pin.table) for pin in pins.values()]
+    try:
+        known = estimate_loads(config.conninfo, config.publication, tables)
+    except NoPrimary:
+        known = dict.fromkeys(tables, (0, ()))
+    found = []
+    for topic, pin in pins.items():
+        place = LoadProgress.from_bytes(pin.bound)
+        estimate, holders = known[pin.schema, pin.table]
+        waiting = pin.backfill != "paused" and not place.rows
+        found.append(
+            BackfillStatus(
+                table=f"{pin.schema}.{pin.table}",
+                topic=topic,
+                state=pin.backfill,
+                rows=place.rows,
+                size=place.size,
+                estimate=estimate,
+                per_second=round(place.per_second, 1),
+                left_s=place.left_s(estimate),
+                words=place.describe(estimate),
+                waits_for=tuple(map(str, holders)) if waiting else (),
+            )
+        )
+    return tuple(found)
+
+
+def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
+    """Return the topics of tables that are or were published: a table that is gone may have unread
+    rows.
+    """
+    known = {
+        (r.schema, r.table): topic_of(config.prefix, r.schema, r.table)
+        for r in published_tables(config.conninfo, config.publication)
+    }
+    tables = tuple(tables)
+    if not all(_find(name, known) for name in tables):
+        pins = read_progress(config).pins
+        known = {(pin.schema, pin.table): topic for topic, pin in pins.items()} | known
+    found = [_find(name, known) for name in tables]
+    if unknown := [name for name, topic in zip(tables, found, strict=True) if topic is None]:
+        names = [table_argument(*table) for table in known]
+        alike = [near for name in unknown for near in get_close_matches(name, names, n=1)]
+        hint = f"did you mean {' '.join(alike)}?" if alike else f"it has {_some(names)}"
+        raise UsageError(f"not published: {_some(unknown)}; the publication is {config.publication}, {hint}")
+    return [topic for topic in found if topic]
+
+
+def _find(name: str, known: Mapping[tuple[str, str], str]) -> str | None:
+    """Return the topic of the table that a person has named; None if there is none.
+
+    A schema with a dot needs no quotes where nothing else has that name.
+    """
+    if (table := split_table_name(name)) in known and table is not None:
+        return known[table]
+    alike = [topic for (schema, table_), topic in known.items() if f"{schema}.{table_}" == name]
+    return alike[0] if len(alike) == 1 else None
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first few, and the number of the others."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"{', '.join(names[:NAMED_MAX])}{more}" if names else "no table"
+
+
+def read_progress(config: Config) -> RecoveredState:
+    """Read Kafka's records of the connector.
+
+    A person waits, so absent brokers are given up soon.
+    """
+    settings = kafka_settings(config)
+    ask_brokers(settings, ANSWER_S)
+    return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()
+
+
+def read_progress_if_any(config: Config) -> RecoveredState | None:
+    """Read the same; None where `init` was never run: there are no topics."""
+    settings, names = kafka_settings(config), names_of(config)
+    _, metadata = ask_brokers(settings, ANSWER_S)
+    if names.progress not in metadata.topics and Topics(settings, topic_policy(config)).missing([names.progress]):
+        return None
+    return read_progress(config)
+
+
+def in_doubt(
+    config: Config, ledger: Iterable[Prepared] | None, branches: Branches = NO_BRANCHES
+) -> tuple[InDoubt, ...]:
+    """Return the prepared transactions, oldest first.
+
+    `ledger` None: it is not known. `branches`: those of their global transactions, wherever they
+    are known.
+    """
+    source_lsn = identity.identify(config.conninfo).xlogpos
+    parse_gid = parser(config.prepared.gid_patterns)
+    entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger or ()}
+    found = []
+    for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
+        entry, parsed = entries.get((prepared.xid, prepared.gid)), parse_gid(prepared.gid)
+        others = siblings_of(prepared.gid, parsed.global_id, config.prefix, branches.found) if parsed.global_id else ()
+        found.append(
+            InDoubt(
+                xid=prepared.xid,
+                gid=prepared.gid,
+                owner=prepared.owner,
+                database=prepared.database,
+                age_s=prepared.age.total_seconds(),
+                too_long=prepared.age.total_seconds() > config.prepared.doubt_warning,
+                wal_bytes=max(0, source_lsn - entry.prepare_lsn) if entry else None,
+                in_kafka=_in_kafka(entry, known=ledger is not None),
+                rows=entry.rows if entry else None,
+                topics=entry.topics if entry else (),
+                global_id=parsed.global_id,
+                branch=parsed.branch,
+                statements=statements_left(prepared.gid, parsed.global_id, others),
+                siblings=tuple(map(describe_sibling, others)),
+                torn=is_torn(others),
+                held_back=held_back_by(others, config.group.members, branches.last),
+            )
+        )
+    return tuple(found)
+
+
+def _in_kafka(entry: Prepared | None, *, known: bool) -> Literal["open", "parked", "not yet read", "not known"]:
+    if entry is None:
+        return "not yet read" if known else "not known"
+    return "open" if entry.state == "open" else "parked"
+
+
+def branches_in_doubt(
+    config: Config, recovered: RecoveredState | None = None
+) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
+    """Add what other branches' topics say; also return the topics that could not be read, with the
+    reasons.
+    """
+    ledger = (recovered or read_progress(config)).unresolved.values()
+    found = in_doubt(config, ledger)
+    wanted = {each.global_id: each.age_s for each in found if each.global_id}
+    if not wanted:
+        return found, ()
+    since_ms = int((time.time() - max(wanted.values()) - CLOCKS_APART_S) * 1000)
+    believed = config.group.members or (config.prefix,)
+    ledgers = Ledgers(kafka_settings(config), Registry(registry_settings(config)), believed)
+    branches = ledgers.branches(wanted.keys(), since_ms)
+    return in_doubt(config, ledger, branches), branches.unread

@@ -1,0 +1,101 @@
+"""Decodes the records of the bookkeeping: the one place where bytes that somebody wrote into Kafka
+become values of ours.
+
+Whatever the bytes are, what comes out is a value or `UnreadableRecord`, with topic, partition and
+offset.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import Message
+
+from twofold.errors import RESET_REPAIR, SetupError, UnreadableRecord
+from twofold.kafka.schema_registry import Registry
+from twofold_avro import wire
+from twofold_avro.errors import MalformedRecord, NotFramed
+from twofold_avro.records import Record
+from twofold_avro.schemas import fixed
+
+_R = TypeVar("_R", bound=Record)
+COMMANDS: Final = ("start", "pause", "resume", "cancel")
+"""What a person's command about a table's load may say."""
+
+
+class RecordPlace(NamedTuple):
+    """Where a record lies."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic} [{self.partition}] at offset {self.offset}"
+
+
+def place_of(message: Message) -> RecordPlace:
+    offset = message.offset()
+    return RecordPlace(message.topic() or "", message.partition() or 0, -1 if offset is None else offset)
+
+
+class Decoder:
+    """A decoder of the bookkeeping's records, including those of other versions."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._writers: dict[tuple[int, type[Record]], Any] = {}
+        """The writer's schema by schema id; None if it is our own."""
+
+    def decode(self, kind: type[_R], message: bytes, place: RecordPlace) -> _R:
+        writer = self._writer(kind, message, place)
+        try:
+            return kind.from_bytes(message, writer)
+        except (MalformedRecord, NotFramed) as error:
+            raise unreadable(place, str(error)) from error
+
+    def is_our_own(self, kind: type[Record], message: bytes, place: RecordPlace) -> bool:
+        """Whether this version's schema wrote the message."""
+        return self._writer(kind, message, place) is None
+
+    def _writer(self, kind: type[Record], message: bytes, place: RecordPlace) -> Any:
+        try:
+            schema_id, _ = wire.unframe(message)
+        except NotFramed as error:
+            raise unreadable(place, str(error)) from error
+        if (schema_id, kind) not in self._writers:
+            writer = json.loads(self._schema(schema_id, place))
+            self._writers[schema_id, kind] = None if writer == fixed(kind.schema_name) else writer
+        return self._writers[schema_id, kind]
+
+    def _schema(self, schema_id: int, place: RecordPlace) -> str:
+        try:
+            return self._registry.schema(schema_id)
+        except SetupError as error:
+            raise SetupError(f"{error}; it is that of the record in {place}") from error
+
+
+def read_text(value: bytes, place: RecordPlace) -> str:
+    """Read a record, or its key, that is a text."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise unreadable(place, "it is no text in UTF-8") from error
+
+
+def read_command(value: bytes, place: RecordPlace) -> str:
+    """Read a person's command."""
+    command = read_text(value, place)
+    if command not in COMMANDS:
+        raise unreadable(place, f"it is none of the commands {', '.join(COMMANDS)}")
+    return command
+
+
+def unreadable(place: RecordPlace, why: str) -> UnreadableRecord:
+    """Make the refusal for a record that no connector wrote."""
+    return UnreadableRecord(
+        f"the record in {place} cannot be read: {why}",
+        at_stake="the connector's state is in these topics, and somebody else writes to them, or a disk has changed them: rows could be lost or repeated",
+        repair=f"take the right to write to {place.topic} from everybody else, and restore the topics of its prefix from before that record; or start over: {RESET_REPAIR}",
+    )

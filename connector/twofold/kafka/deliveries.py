@@ -1,0 +1,114 @@
+"""Collects what one Kafka transaction wrote, from its delivery reports.
+
+Promise: ranges are exact. They have the offsets of each partition's first and last record, from
+their delivery reports, and the count of records handed over. No offset is computed.
+
+Pure: librdkafka calls `delivered`, on the thread that uses the producer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, Message
+
+from twofold.errors import RunEnded
+from twofold.kafka.batch import Record
+from twofold.kafka.record_sizes import largest_value
+
+DeliveryCallback = Callable[[KafkaError | None, Message], None]
+
+
+@dataclass(slots=True)
+class PartitionWrites:
+    """One transaction's writes into one partition.
+
+    Offsets are -1 until their delivery reports are in.
+    """
+
+    topic: str
+    partition: int
+    count: int = 0
+    first: int = -1
+    last: int = -1
+    largest: int = 0
+    """The size of the largest value."""
+
+
+class Deliveries:
+    """The deliveries of one transaction."""
+
+    def __init__(self) -> None:
+        self.failed: KafkaError | None = None
+        """The first report of an undelivered record."""
+        self.failed_topic: str | None = None
+        self._written: dict[tuple[str, int], PartitionWrites] = {}
+        self._acknowledged = 0
+
+    def begins(self, topic: str, partition: int) -> bool:
+        """Note that records go to this partition; return whether they are its first."""
+        if (topic, partition) in self._written:
+            return False
+        self._written[topic, partition] = PartitionWrites(topic, partition)
+        return True
+
+    def handed_over(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        """Count records that librdkafka has taken."""
+        written = self._written[topic, partition]
+        written.count += len(records)
+        written.largest = max(written.largest, largest_value(records))
+
+    def largest(self) -> tuple[str, int, int]:
+        """Return topic, partition and size of the largest record.
+
+        They are those of the topic that refused a record, if its delivery report says which.
+        """
+        written = [w for w in self._written.values() if self.failed_topic in {None, w.topic}]
+        largest = max(written, key=lambda w: w.largest)
+        return largest.topic, largest.partition, largest.largest
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Note a record's delivery report."""
+        if error is not None:
+            if self.failed is None:
+                self.failed, self.failed_topic = error, message.topic()
+            return
+        self._acknowledged += 1
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        assert topic is not None
+        assert partition is not None
+        assert offset is not None
+        written = self._written[topic, partition]
+        written.last = max(written.last, offset)
+        written.first = offset if written.first < 0 else min(written.first, offset)
+
+    def ranges(self) -> tuple[PartitionWrites, ...]:
+        """Return the ranges by topic and partition; after a flush."""
+        for w in self._written.values():
+            if w.first < 0 or w.last - w.first + 1 < w.count:
+                raise RunEnded(
+                    f"Kafka: the delivery reports of {w.topic} [{w.partition}] give offsets {w.first} to {w.last} for {w.count} records"
+                )
+        return tuple(sorted(self._written.values(), key=lambda w: (w.topic, w.partition)))
+
+    def counts(self) -> tuple[tuple[str, int, int], ...]:
+        """Return the records handed over so far: topic, partition, number."""
+        return tuple(sorted((w.topic, w.partition, w.count) for w in self._written.values()))
+
+    def wrote_to(self, topic: str, partition: int) -> bool:
+        """Return whether records went to that partition."""
+        return (topic, partition) in self._written
+
+    def began_before(self, other: PartitionWrites) -> bool:
+        """Return whether our records in that partition begin before those, which are acknowledged.
+
+        Ours that are still on their way were sent later.
+        """
+        mine = self._written.get((other.topic, other.partition))
+        return mine is not None and 0 <= mine.first < other.first
+
+    @property
+    def all_acknowledged(self) -> bool:
+        """Return whether every record was reported as delivered, where each asked for a report."""
+        return self._acknowledged == sum(w.count for w in self._written.values())

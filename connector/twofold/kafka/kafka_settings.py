@@ -1,0 +1,76 @@
+"""Makes the values of `kafka` from the configuration: names, client settings, topics."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from twofold.config import Config, require_secret_options, secret_command
+from twofold.errors import UsageError
+from twofold.kafka.client import KafkaSettings
+from twofold.kafka.kafka_secrets import KafkaSecrets, load_token_provider
+from twofold.kafka.names import Names
+from twofold.kafka.schema_registry import RegistrySettings
+from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
+from twofold_common.registry_http import authorization
+
+
+def names_of(config: Config) -> Names:
+    return Names(config.prefix, config.name)
+
+
+def kafka_settings(config: Config) -> KafkaSettings:
+    client: dict[str, Any] = {"bootstrap.servers": config.kafka.bootstrap, **config.kafka.options}
+    if config.kafka.options_file:
+        try:
+            client |= tomllib.loads(config.kafka.options_file.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise UsageError(f"kafka.options_file {config.kafka.options_file} cannot be used: {error}") from None
+    require_secret_options(client)
+    if config.kafka.password_command and "sasl.password" in client:
+        raise UsageError("kafka has the same secret twice: remove sasl.password from its options, or password_command")
+    provider = config.kafka.token_provider
+    return KafkaSettings(
+        client=client,
+        secrets=KafkaSecrets(
+            secret_command("kafka.password_command", config.kafka.password_command),
+            load_token_provider(provider) if provider else None,
+        ),
+        transaction_timeout_ms=int(config.kafka.transaction_timeout * 1000),
+        call_timeout_s=config.kafka.call_timeout,
+    )
+
+
+def registry_settings(config: Config) -> RegistrySettings:
+    registry = config.registry
+
+    def credentials() -> dict[str, str]:
+        return authorization(basic=registry.basic, bearer=registry.bearer)
+
+    if registry.asks_commands:
+        return RegistrySettings(registry.url, registry.timeout, credentials, registry.ca_file, credentials_expire=True)
+    known = credentials()
+    return RegistrySettings(registry.url, registry.timeout, lambda: known, registry.ca_file)
+
+
+def topic_policy(config: Config) -> TopicPolicy:
+    kafka = config.kafka
+    retention_ms = -1 if kafka.retention < 0 else int(kafka.retention * 1000)
+    return TopicPolicy(kafka.replication, kafka.min_insync_replicas, retention_ms)
+
+
+def bookkeeping(config: Config, *, pinned: bool) -> list[RequiredTopic]:
+    """Return the topics without rows.
+
+    They are pinned: `init` made them, and a missing one means lost content. Frontiers are not: the
+    next one says all.
+    """
+    names = names_of(config)
+    frontiers = [RequiredTopic(names.frontiers, "frontiers")] if config.group.name else []
+    return [
+        RequiredTopic(names.progress, "progress", pinned=pinned),
+        RequiredTopic(names.commits, "commits", pinned=pinned),
+        RequiredTopic(names.prepared, "prepared", pinned=pinned),
+        RequiredTopic(names.messages, "messages", pinned=pinned),
+        *frontiers,
+    ]

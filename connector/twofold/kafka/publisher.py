@@ -1,0 +1,344 @@
+"""`Publisher`: the main producers and the pool, and the one order in which they may be used.
+
+Promises
+- Whole: the rows, the commit record, the progress record and the other records about them are in
+  one Kafka transaction.
+- Serial: one transaction commits after the other, in the order of the calls.
+- Never interleaved: before a producer writes to a partition, all others' rows there are
+  acknowledged; while a main producer has an open transaction, no other one begins to write. So a
+  commit record's offset ranges contain nobody else's rows.
+- Exact: ranges are those of the delivery reports. Those of a small group are foretold, so that the
+  commit record travels with the rows; they are compared with the delivery reports before the
+  transaction ends. If they differ, it is aborted and written again, with the ranges that are
+  reported. Only the ledger, the pins and the progress are written after the commit record.
+
+Two main producers take turns. For some milliseconds after a commit the broker writes its markers. A
+producer that begins with the same id in that time must retry, which librdkafka does after 20 ms.
+docs/inside/kafka.md has the measurement.
+
+It decides nothing, and keeps only a small group's rows until its commit. An error of any call ends
+the run, and the only call after it is `close`. One thread calls all methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from twofold import failpoints
+from twofold.errors import Fenced, QuickAgain, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
+from twofold.kafka.batch import Record, RowBatch
+from twofold.kafka.deliveries import PartitionWrites
+from twofold.kafka.forecast import Forecast
+from twofold.kafka.kept_group import KeptGroup
+from twofold.kafka.names import Names
+from twofold.kafka.open_check import OpenCheck
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.records import SchemaIds
+from twofold.kafka.sent_rows import SentRows
+from twofold.kafka.transaction_records import TransactionRecords
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
+
+_log = logging.getLogger(__name__)
+
+QUICK_S = 600.0
+"""So long every end must have been quick before a run that waits for slow ones ends."""
+_CLOSE_S = 5.0
+"""A silent broker is not waited for: the next instance, or the broker's own timeout, aborts open
+transactions."""
+
+
+def _ranges(rows: Iterable[PartitionWrites]) -> tuple[Range, ...]:
+    return tuple(Range(w.topic, w.partition, w.first, w.last, w.count) for w in rows)
+
+
+class Publisher:
+    """The producers of one run, taken over from `fence`, initialised."""
+
+    def __init__(
+        self,
+        names: Names,
+        ids: SchemaIds,
+        mains: Iterable[TransactionalProducer],
+        pool: Sequence[TransactionalProducer],
+        check: OpenCheck,
+        overcomes: Iterable[bytes] = (),
+    ) -> None:
+        """`overcomes`: the keys of the progress topic that the first commit removes."""
+        self._names = names
+        self._overcomes = tuple(overcomes)
+        self._ids = ids
+        self._check = check
+        self._mains = deque(mains)
+        self._pool = tuple(pool)
+        self._forecast = Forecast()
+        self._kept = KeptGroup()
+        self._sent = SentRows()
+
+    def produce(self, batch: RowBatch) -> None:
+        """Add rows to the main producer's transaction; the first rows begin it."""
+        self._begin_main()
+        self._wait_beside(batch)
+        with _may_outlast(self._main):
+            for topic, partition, records in batch.partitions():
+                self._main.produce(topic, partition, records)
+        self._kept.keep(batch)
+        failpoints.hit("after_produce")
+
+    def commit_main(
+        self,
+        commit: Commit | None,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared | None] | None = None,
+        pins: Mapping[str, Pin] | None = None,
+        answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
+    ) -> Commit | None:
+        """Commit the group, and return the commit record as it was written.
+
+        `commit`'s rows and ranges are filled in here. None means a transaction that only reports
+        progress, without rows. `ledger` is by downstream id, and None removes an entry; `pins` are
+        by topic. `answered`: the keys of the commands that this transaction executes.
+        """
+        self._begin_main()
+        keys = (*answered, *self._overcomes)
+        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, keys, frontier)
+        foretold = self._foretell()
+        if foretold is None or not self._commit_foretold(foretold, records):
+            with _may_outlast(self._main):
+                foretold = self._commit_exact(self._main, records)
+        self._overcomes = ()
+        self._leave_patience()
+        self._mains.rotate()
+        self._kept.take_batches()
+        return records.with_ranges(foretold).commit
+
+    def _leave_patience(self) -> None:
+        """End the run where it waits longer than slow brokers need, and they are slow no more."""
+        everyone = (*self._mains, *self._pool)
+        quick_s = time.monotonic() - max(producer.slow_at for producer in everyone)
+        if self._main.is_patient and quick_s > QUICK_S:
+            raise QuickAgain(
+                f"Kafka: every end was quick for {quick_s:.0f} s: the run recovers, so that a lost request is repeated sooner again"
+            )
+
+    def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
+        """Send a prepared transaction's rows in a Kafka transaction of their own.
+
+        They are on their way when this returns; `has_opened` tells when they are acknowledged.
+        """
+        self._assert_main_committed()
+        failpoints.hit("before_open")
+        producer = self._pool[slot]
+        producer.begin()
+        failpoints.hit("after_begin")
+        for batch in batches:
+            self._wait_beside(batch)
+            with _may_outlast(producer):
+                for topic, partition, records in batch.partitions():
+                    producer.produce(topic, partition, records, every=True)
+        failpoints.hit("after_produce")
+        self._sent.add(producer)
+
+    def has_opened(self, slot: int) -> bool:
+        """Return whether the in-sync replicas have acknowledged the rows, without a long wait."""
+        producer = self._pool[slot]
+        if self._sent.are_of(producer) and self._sent.is_due(producer):
+            self._wait_for_rows(producer)
+        return not self._sent.are_of(producer)
+
+    def _wait_beside(self, batch: RowBatch) -> None:
+        """Wait for all rows that are on their way to one of the batch's partitions."""
+        for producer in self._sent.beside(batch):
+            self._wait_for_rows(producer)
+
+    def _wait_for_rows(self, producer: TransactionalProducer) -> None:
+        if not self._sent.are_of(producer):
+            return
+        with _may_outlast(producer):
+            self._sent.wait_for(producer)
+        self._forecast.wrote(_ranges(producer.ranges()))
+        failpoints.hit("after_open")
+
+    def commit_prepared(
+        self,
+        slot: int,
+        commit: Commit,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared],
+        pins: Mapping[str, Pin] | None = None,
+    ) -> Commit:
+        """Make an open prepared transaction visible:
+
+        commit record, ledger, pins, progress, commit.
+        """
+        self._assert_main_committed()
+        producer = self._pool[slot]
+        self._wait_for_rows(producer)
+        records = TransactionRecords(commit, progress, ledger, pins or {})
+        with _may_outlast(producer):
+            ranges = self._commit_exact(producer, records)
+        written = records.with_ranges(ranges).commit
+        assert written is not None
+        return written
+
+    def abort(self, slot: int) -> None:
+        """Remove every row of an open prepared transaction."""
+        failpoints.hit("before_abort")
+        producer = self._pool[slot]
+        self._wait_for_rows(producer)
+        with _may_outlast(producer):
+            producer.abort()
+        self._forecast.ended(producer.counts())
+        failpoints.hit("after_abort")
+
+    def close(self) -> None:
+        """Abort all open transactions, so that readers can continue soon, and drop all producers.
+
+        Recovery does not depend on it.
+        """
+        close_quietly((*self._mains, *self._pool))
+        self._check.close()
+
+    @property
+    def _main(self) -> TransactionalProducer:
+        """The main producer whose turn it is."""
+        return self._mains[0]
+
+    def _begin_main(self) -> None:
+        if not self._main.in_transaction:
+            self._main.begin()
+            failpoints.hit("after_begin")
+
+    def _assert_main_committed(self) -> None:
+        assert not self._main.in_transaction, "a main producer commits before another one writes"
+
+    def _foretell(self) -> tuple[Range, ...] | None:
+        """Return the ranges that the group's rows will have; None if that is not known.
+
+        Kafka answers an end before it has written all markers. So one partition is asked whether
+        the last one is there, while the rows are on their way.
+        """
+        counts = self._main.counts()
+        foretold = self._forecast.foretell(counts) if self._kept.is_whole and counts else None
+        if foretold is None:
+            return None
+        newest = self._forecast.ended_last(foretold)
+        asked = newest.topic, newest.partition
+        end: int | None = newest.first
+        if any(other.wrote_to(*asked) for other in self._pool if other.in_transaction):
+            # It hides the marker. No transaction stays open among the commit records.
+            asked = self._names.commits, 0
+            end = self._forecast.end_behind(newest, self._names.commits)
+        return foretold if end is not None and self._check.stable_offset(*asked) == end else None
+
+    def _commit_foretold(self, foretold: tuple[Range, ...], records: TransactionRecords) -> bool:
+        """Commit the group, with its commit record on the way while its rows are.
+
+        Return False if the forecast was wrong: the rows are then in a new transaction, because
+        nobody may ever read that commit record.
+        """
+        main = self._main
+        with _may_outlast(main):
+            self._describe(main, records.with_ranges(foretold))
+            main.flush()
+            failpoints.hit("after_flush")
+            rows = [w for w in main.ranges() if w.topic not in self._names.bookkeeping]
+            if _ranges(rows) == foretold:
+                self._end(main, rows)
+                self._forecast.held()
+                return True
+            self._forecast.missed()
+            failpoints.hit("before_abort")
+            main.abort()
+        failpoints.hit("after_abort")
+        _log.info("a commit record foretold ranges that were not its rows': it was aborted, and is written again")
+        self._mains.rotate()  # the markers of the abort are being written
+        for batch in self._kept.take_batches():
+            self.produce(batch)
+        return False
+
+    def _commit_exact(self, producer: TransactionalProducer, records: TransactionRecords) -> tuple[Range, ...]:
+        """Commit with the ranges of the delivery reports, and return them."""
+        producer.flush()
+        failpoints.hit("after_flush")
+        rows = producer.ranges()
+        ranges = _ranges(rows)
+        self._describe(producer, records.with_ranges(ranges))
+        producer.flush()
+        self._end(producer, rows)
+        return ranges
+
+    def _describe(self, producer: TransactionalProducer, records: TransactionRecords) -> None:
+        """Write the commit record, and what else the transaction says about its rows."""
+        failpoints.hit("before_commit_record")
+        commit = records.commit
+        if commit is not None:
+            self._write(producer, self._names.commits, [{"key": None, "value": commit.to_bytes(self._ids.commit)}])
+        failpoints.hit("after_commit_record")
+        for topic, others in records.behind_the_commit_record(self._names, self._ids):
+            self._write(producer, topic, others)
+
+    def _end(self, producer: TransactionalProducer, rows: Sequence[PartitionWrites]) -> None:
+        """Commit the transaction, if it is still open; all of it is acknowledged."""
+        failpoints.hit("before_commit")
+        if oldest := self._not_hidden(producer, rows):
+            self._check.assert_open(producer.transactional_id, oldest)
+        producer.commit()
+        failpoints.hit("after_commit")
+        # The forecast has had an opened transaction's rows since they were acknowledged.
+        known = () if producer in self._mains else rows
+        self._forecast.wrote(_ranges(w for w in producer.ranges() if w not in known))
+        self._forecast.ended(producer.counts())
+
+    def _not_hidden(self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]) -> PartitionWrites | None:
+        """Return writes in a partition where no older transaction of ours is open.
+
+        None: an older one everywhere hides whether this transaction is open.
+        """
+        others = [other for other in self._pool if other is not producer and other.in_transaction]
+        for written in rows:
+            if not any(other.wrote_before(written) for other in others):
+                return written
+        return None
+
+    @staticmethod
+    def _write(producer: TransactionalProducer, topic: str, records: list[Record]) -> None:
+        producer.produce(topic, 0, records)
+
+
+@contextlib.contextmanager
+def _may_outlast(producer: TransactionalProducer) -> Iterator[None]:
+    """Convert an error after the transaction's timeout into `TransactionTimedOut`.
+
+    A source transaction is never split, so a very large one may exceed Kafka's timeout. A retry
+    then needs more time, not the same.
+    """
+    try:
+        yield
+    except UncertainEnd:  # it has ended in time
+        raise
+    except (RunEnded, Fenced) as error:
+        if reason := producer.outlasted():
+            raise TransactionTimedOut(
+                f"Kafka: {reason}; the next try has four times that timeout, up to the brokers' transaction.max.timeout.ms (kafka.transaction_timeout sets the first)"
+            ) from error
+        raise
+
+
+def close_quietly(producers: Iterable[TransactionalProducer]) -> None:
+    """Abort all open transactions within a few seconds, and destroy the producers.
+
+    An error here changes nothing, because an id's next `init` aborts its transaction anyway.
+    """
+    deadline = time.monotonic() + _CLOSE_S
+    for producer in producers:
+        if producer.in_transaction:
+            with contextlib.suppress(TwofoldError):
+                producer.abort(max(0.0, deadline - time.monotonic()))
+        producer.destroy()

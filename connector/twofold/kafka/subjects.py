@@ -1,0 +1,175 @@
+"""A table's subjects in the registry: what is registered, and what a new version of the table must
+keep.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from twofold.errors import Refused, SetupError, TwofoldError
+from twofold.kafka.schema_registry import Registry, key_subject, value_subject
+from twofold_avro.comments import read_comments, with_comments
+from twofold_avro.records import Pin
+from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, newly_hidden, optional_columns
+from twofold_avro.shapes import TableShape
+from twofold_avro.types import encoding_of
+from twofold_common.table_names import table_argument
+
+_log = logging.getLogger(__name__)
+RequireRules = Callable[[TableShape, Any, str | None], None]
+"""Refuses a shape that would show what an earlier envelope hid.
+
+The last argument is the table's former name, if it has had another.
+"""
+
+
+class Subjects:
+    """The subjects of one prefix."""
+
+    def __init__(self, registry: Registry, prefix: str, require_rules: RequireRules = lambda *_: None) -> None:
+        self._registry = registry
+        self._prefix = prefix
+        self._require_rules = require_rules
+
+    def key(self, shape: TableShape) -> str | None:
+        """Return the message key's schema; None without a key."""
+        key = key_schema(shape, self._prefix)
+        return None if key is None else canonical(key)
+
+    def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
+        """Keep optional columns optional when they come into the key.
+
+        Readers of earlier rows could not continue otherwise, and registries refuse it. Refused: a
+        column that the data policy hides may have another name now.
+        """
+        before = self._last_envelope(topic, pin)
+        if before is None:
+            return shape
+        self._require_rules(shape, json.loads(before), None)
+        optional = _optional_columns(before)
+        kept = {c.name for c in shape.key if c.name in optional and encoding_of(c.type).total}
+        return replace(shape, columns=tuple(replace(c, optional=c.name in kept) for c in shape.columns))
+
+    def require_former_rules(self, shape: TableShape, topic: str, pin: Pin) -> None:
+        """Refuse a table whose columns were hidden under its former name and are not under its new
+        one; `topic` and `pin` are those of the former name.
+        """
+        before = self._last_envelope(topic, pin)
+        if before is not None:
+            self._require_rules(shape, json.loads(before), f"{pin.schema}.{pin.table}")
+
+    def newly_hidden(self, shape: TableShape, topic: str) -> dict[str, str]:
+        """Return the columns that the topic's last rows show and the data policy hides, with its
+        actions.
+        """
+        before = self._last_envelope(topic, None)
+        return {} if before is None else newly_hidden(json.loads(before), envelope_schema(shape, self._prefix))
+
+    def _last_envelope(self, topic: str, pin: Pin | None) -> str | None:
+        if pin and pin.value_schema_id is not None:
+            return self._registry.schema(pin.value_schema_id)
+        versions = self._registry.versions(value_subject(topic))
+        return versions[-1] if versions else None
+
+    def ask_ahead(self, topic: str, pin: Pin) -> None:
+        """Ask for what the table's first row needs, and register nothing; the registry's client
+        remembers it.
+        """
+        if pin.value_schema_id is not None:
+            text = canonical(json.loads(self._registry.schema(pin.value_schema_id)))
+            self._registry.known_id(value_subject(topic), text)
+        if pin.key_schema is not None:
+            self._registry.known_id(key_subject(topic), pin.key_schema)
+
+    def known_envelope(self, shape: TableShape, topic: str) -> int | None:
+        """Return the envelope's id if it is registered; register nothing."""
+        return self._registry.known_id(value_subject(topic), self._envelope(shape))
+
+    def is_like_pinned(self, shape: TableShape, topic: str, pin: Pin) -> bool:
+        """Whether the envelope differs from the pinned one in comments at most."""
+        if pin.value_schema_id is None:
+            return False
+        pinned = self._registry.schema(pin.value_schema_id)
+        return self._find_alike(shape, topic, [json.loads(pinned)]) == pin.value_schema_id
+
+    def _find_alike(self, shape: TableShape, topic: str, versions: Sequence[Any]) -> int | None:
+        """Return the id of the last version that differs in comments at most; None without one.
+
+        The registry compares: it may give schemas back in another form.
+        """
+        shapes = [with_comments(shape, read_comments(version)) for version in reversed(versions)]
+        for text in dict.fromkeys(map(self._envelope, shapes)):
+            known = self._registry.known_id(value_subject(topic), text)
+            if known is not None:
+                return known
+        return None
+
+    def register_key(self, key: str | None, topic: str) -> int | None:
+        """Register the key's schema and return its id; None without a key."""
+        return None if key is None else self._registry.register(key_subject(topic), key)
+
+    def register_envelope(self, shape: TableShape, topic: str) -> int:
+        """Register the envelope's schema after comparing it with every version.
+
+        Rows of each version may lie in the topic, and a dropped column may come back with another
+        type. A comment stops nothing: if the registry does not take it, rows are written with a
+        version that differs in comments alone.
+        """
+        subject, text = value_subject(topic), self._envelope(shape)
+        new = json.loads(text)
+        versions = [json.loads(version) for version in self._registry.versions(subject)]
+        for version in versions:
+            if columns := misread(version, new):
+                raise _misread_columns(shape, columns)
+        try:
+            registered = self._registry.register(subject, text)
+        except TwofoldError as error:
+            known = self._find_alike(shape, topic, versions)
+            if known is None:
+                raise
+            _log.warning("%s.%s: its comments are not in the schema: %s", shape.schema, shape.table, error)
+            return known
+        if versions and (hidden := newly_hidden(versions[-1], new)):
+            what, remedy = readable_rows(shape, topic, hidden)
+            _log.warning("%s; remedy: %s", what, remedy)
+        return registered
+
+    def withdraw_key(self, shape: TableShape, topic: str) -> None:
+        """Delete the key's subject of a table that has no key any more: readers would expect
+        keys.
+        """
+        try:
+            self._registry.withdraw(key_subject(topic))
+        except SetupError as error:
+            name = f"{shape.schema}.{shape.table}"
+            _log.warning("%s no longer has a message key; delete the subject %s: %s", name, key_subject(topic), error)
+
+    def _envelope(self, shape: TableShape) -> str:
+        return canonical(envelope_schema(shape, self._prefix))
+
+
+def readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> tuple[str, str]:
+    """Say that rows from before a change of the data policy stay readable, and the remedy."""
+    columns = ", ".join(f"{c} ({action})" for c, action in hidden.items())
+    return (
+        f"{shape.schema}.{shape.table}: the data policy hides {columns} from here on, and earlier rows in the topic stay readable",
+        f"stop the connector, delete the topic {topic}, and have it recreated: twofold backfill start {table_argument(shape.schema, shape.table)}",
+    )
+
+
+@cache
+def _optional_columns(envelope: str) -> frozenset[str]:
+    return optional_columns(json.loads(envelope))
+
+
+def _misread_columns(shape: TableShape, columns: list[str]) -> Refused:
+    return Refused(
+        f"table {shape.schema}.{shape.table}: the type of {', '.join(columns)} has changed; readers of the new schema would misread the values written before",
+        at_stake="for example, a decimal's new scale moves the point in every row that is already in the topic; no registry notices",
+        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
+    )

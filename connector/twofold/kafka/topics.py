@@ -1,0 +1,212 @@
+"""Creates missing topics as configured; checks existing ones and never changes them.
+
+Every problem of a topic is found here, before a row is written, and reported with the command that
+repairs it. A pinned topic that no longer exists is refused, not recreated: its rows are lost, and
+an empty topic of the same name would hide that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from twofold.errors import Refused, SetupError, Unreachable
+from twofold.kafka.client import (
+    TOPIC_ALREADY_EXISTS,
+    TOPIC_EXCEPTION,
+    UNKNOWN_TOPIC,
+    KafkaSettings,
+    kafka_error_of,
+    sort_error,
+    sorted_errors,
+)
+from twofold.kafka.metadata import PAUSE_S, cluster_metadata, existing_topics
+from twofold.kafka.topic_rules import (
+    BrokerLimits,
+    ExistingTopic,
+    RequiredTopic,
+    TopicConfig,
+    TopicPolicy,
+    check,
+    check_retention,
+    deleted,
+    split_for_creation,
+)
+
+_UNACCEPTABLE = {
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_PARTITIONS,
+    KafkaError.INVALID_CONFIG,
+    KafkaError.POLICY_VIOLATION,
+}
+"""Errors that Kafka repeats however often it is asked to create the topic."""
+
+
+class Topics:
+    """The administrator's view.
+
+    `AdminClient` stays referenced here while its futures run, as required.
+    """
+
+    def __init__(self, settings: KafkaSettings, policy: TopicPolicy) -> None:
+        self._policy = policy
+        self._bootstrap = settings.client["bootstrap.servers"]
+        self._timeout_s = settings.call_timeout_s
+        self._replicated = False
+        """A topic has the configured number of replicas: the cluster has enough brokers, though
+        some may be away."""
+        with sorted_errors("creating the admin client"):
+            self._admin = settings.secrets.open(AdminClient, settings.admin())
+
+    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
+        """Create the missing topics, and check the existing ones.
+
+        Return each topic's partitions: an existing table's topic keeps its own.
+        """
+        asked = {required.name: required for required in wanted}
+        existing = self._describe(asked)
+        for name, topic in existing.items():
+            check(asked[name], topic, self._policy)
+            self._replicated = True
+        for name in self._absent(
+            required.name for required in asked.values() if required.pinned and required.name not in existing
+        ):
+            raise deleted(asked[name])
+        missing = [required for required in asked.values() if required.name not in existing]
+        if missing:
+            for few in split_for_creation(missing):
+                self._create(few)
+            created = self._await_created([required.name for required in missing])
+            for name, topic in created.items():
+                check(asked[name], topic, self._policy)  # somebody else may have created it a moment ago
+            existing |= created
+        check_retention(asked, existing)
+        return {name: topic.partitions for name, topic in existing.items()}
+
+    def mismatched(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
+        """Return the existing topics that break their rules, each with its refusal."""
+        existing = self._describe({required.name for required in wanted}) if wanted else {}
+        refusals = []
+        for required in wanted:
+            try:
+                if required.name in existing:
+                    check(required, existing[required.name], self._policy)
+            except Refused as refusal:
+                refusals.append((required.name, refusal))
+        return refusals
+
+    def missing(self, names: Iterable[str]) -> set[str]:
+        """Return the topics that do not exist."""
+        wanted = set(names)
+        return self._absent(wanted - self._describe(wanted).keys()) if wanted else wanted
+
+    def broker_limits(self) -> BrokerLimits:
+        """Return the brokers' limits that the configuration must respect."""
+        with sorted_errors("reading the broker's configuration"):
+            broker = min(cluster_metadata(self._admin, self._timeout_s).brokers)
+            resource = ConfigResource(ResourceType.BROKER, str(broker))
+            config = self._admin.describe_configs([resource], request_timeout=self._timeout_s)[resource].result()
+        settings = TopicConfig(f"broker {broker}", {name: entry.value for name, entry in config.items()})
+        request_bytes = config.get("socket.request.max.bytes")  # some services do not tell
+        return BrokerLimits(
+            int(settings["transaction.max.timeout.ms"]) / 1000,
+            None if request_bytes is None else int(request_bytes.value),
+        )
+
+    def _absent(self, names: Iterable[str]) -> set[str]:
+        """Return the topics that do not exist, of those that were not found.
+
+        Unreachable: some exist, but the asked broker does not show them.
+        """
+        wanted = set(names)
+        with sorted_errors("asking whether topics exist"):
+            hidden = existing_topics(self._admin, wanted, self._timeout_s)
+        if hidden:
+            raise Unreachable(
+                f"Kafka has the topics {', '.join(sorted(hidden))} but does not show them: a broker is behind its controller, or this user may not describe them;"
+                " wait and retry, or grant Describe on the prefix's topics"
+            )
+        return wanted
+
+    def _describe(self, names: Collection[str]) -> dict[str, ExistingTopic]:
+        deadline = time.monotonic() + self._timeout_s
+        while (existing := self._try_describe(names)) is None:
+            if time.monotonic() > deadline:
+                raise Unreachable("Kafka lists topics that its brokers do not know; see its controller's log")
+            time.sleep(PAUSE_S)
+        return existing
+
+    def _try_describe(self, names: Collection[str]) -> dict[str, ExistingTopic] | None:
+        """Describe the existing topics.
+
+        None: one broker lists a topic that another does not know, yet or any more. A moment later
+        they agree.
+        """
+        with sorted_errors(f"reading the topics at {self._bootstrap}"):
+            topics = cluster_metadata(self._admin, self._timeout_s).topics
+            listed = {name: topics[name] for name in names if name in topics and topics[name].partitions}
+            resources = [ConfigResource(ResourceType.TOPIC, name) for name in listed]
+            futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if resources else {}
+            errors = [kafka_error_of(future.exception()) for future in futures.values()]
+            if any(error is not None and error.code() == UNKNOWN_TOPIC for error in errors):
+                return None
+            configs = {
+                r.name: TopicConfig(f"topic {r.name}", {k: e.value for k, e in f.result().items()})
+                for r, f in futures.items()
+            }
+        return {
+            name: ExistingTopic(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])
+            for name, t in listed.items()
+        }
+
+    def _create(self, missing: list[RequiredTopic]) -> None:
+        policy = self._policy
+        new = [
+            NewTopic(required.name, required.partitions, policy.replication, config=policy.config(required.kind))
+            for required in missing
+        ]
+        with sorted_errors("creating topics"):
+            for name, future in self._admin.create_topics(new, request_timeout=self._timeout_s).items():
+                error = future.exception()
+                if error is None:
+                    continue
+                kafka_error = kafka_error_of(error)
+                if kafka_error is not None and kafka_error.code() == TOPIC_EXCEPTION:
+                    raise SetupError(
+                        f"Kafka refuses to create the topic {name}: {kafka_error.str()}; names that differ only in . and _ collide: rename one of the two tables or remove it from the publication;"
+                        " if it has rows in Kafka already, then run `twofold reset` and `twofold init`"
+                    ) from error
+                if kafka_error is not None and kafka_error.code() == TOPIC_ALREADY_EXISTS:
+                    continue
+                if (
+                    kafka_error is not None
+                    and kafka_error.code() == KafkaError.INVALID_REPLICATION_FACTOR
+                    and self._replicated
+                ):
+                    raise Unreachable(
+                        f"Kafka cannot create the topic {name} now: {kafka_error.str()}; start the missing brokers"
+                    ) from error
+                if kafka_error is None or kafka_error.code() not in _UNACCEPTABLE:
+                    raise sort_error(error, f"creating the topic {name}") from error
+                raise SetupError(
+                    f"Kafka refuses to create the topic {name}: {kafka_error.str()}; create it by hand, or correct kafka.replication ({self._policy.replication})"
+                ) from error
+
+    def _await_created(self, names: list[str]) -> dict[str, ExistingTopic]:
+        """Wait until every broker's metadata has the new topics, which takes a moment."""
+        deadline = time.monotonic() + self._timeout_s
+        while len(existing := self._describe(names)) < len(names):
+            if time.monotonic() > deadline:
+                raise Unreachable(
+                    f"Kafka created the topics {', '.join(set(names) - set(existing))} but does not show them; see its controller's log"
+                )
+            time.sleep(PAUSE_S)
+        return existing

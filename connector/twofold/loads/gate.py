@@ -1,0 +1,317 @@
+"""The gate that all rows pass on their way to the main producer.
+
+So it knows, in the order of the topics, what has been published of the tables in backfill. Only the
+worker's thread runs it. `lives.topic_life` decides; the gate carries out, and keeps what comes at
+the rate of rows (`watched_topic`). Durable state is in the table's pin, committed with the rows
+that it describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from twofold.kafka.batch import VOID, Record, RowBatch
+from twofold.lives import topic_life
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.exchanged import CarriedOut, CarryOut, WatchTopic
+from twofold.lives.topic_life import TopicLife
+from twofold.loads.chunk import Chunk, ChunkResult, ReloadTruncate
+from twofold.loads.envelope_reader import Envelopes
+from twofold.loads.watched_topic import WatchedTopic, key_of
+from twofold.spool import Spool, SpooledRows
+from twofold.thread_owner import ThreadOwner
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress
+from twofold_avro.transcode import PackedRecords
+
+_UNPACKED_MAX = 2_000
+"""With fewer, librdkafka's batches would be smaller; more would not stay in the processor's caches.
+"""
+
+
+class Published(NamedTuple):
+    """A Kafka transaction that has committed: its commit record with its ranges, and the pins that
+    it wrote.
+    """
+
+    commit: Commit | None
+    pins: Mapping[str, Pin]
+
+
+class Committer(Protocol):
+    """What the gate needs of the publisher."""
+
+    def produce(self, batch: RowBatch) -> None:
+        """Add rows to the main producer's transaction."""
+        ...
+
+    def commit_main(
+        self,
+        commit: Commit | None,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared | None] | None = None,
+        pins: Mapping[str, Pin] | None = None,
+        answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
+    ) -> Commit | None:
+        """Commit the main producer's transaction."""
+        ...
+
+    def commit_prepared(
+        self,
+        slot: int,
+        commit: Commit,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared],
+        pins: Mapping[str, Pin] | None = None,
+    ) -> Commit:
+        """Commit the transaction of a producer of the pool."""
+        ...
+
+
+class LoadRecords(NamedTuple):
+    """A load's Kafka transaction's own records: commit record, progress, pins of new tables."""
+
+    commit: Commit
+    progress: Progress
+    pins: Mapping[str, Pin]
+
+
+class Gate:
+    """The gate of one run."""
+
+    def __init__(
+        self,
+        publisher: Committer,
+        *,
+        pins: Mapping[str, Pin],
+        envelopes: Envelopes,
+        spool: Spool,
+    ) -> None:
+        self._publisher = publisher
+        self._pins = dict(pins)
+        self._lives: dict[str, TopicLife] = {
+            topic: topic_life.begin(pin.backfill, pin.bound, keyless=pin.key_schema is None)
+            for topic, pin in pins.items()
+            if pin.backfill != "ready"
+        }
+        self._watched = {topic: WatchedTopic() for topic in self._lives}
+        """The topics of tables in backfill."""
+        self._unwritten: set[str] = set()
+        """Topics whose lives have changed since their pins were written."""
+        self._envelopes = envelopes
+        self._spool = spool
+        self._owner = ThreadOwner("the gate")
+
+    # --- the stream's rows
+
+    def watch(self, topic: str, watch: WatchTopic) -> None:
+        """Remember the table's changes from here on. It comes before the table's first row."""
+        assert self._owner.check_first()
+        self._apply(topic, watch)
+        self._watched.setdefault(topic, WatchedTopic())
+
+    def produce(self, batch: RowBatch) -> None:
+        """Publish rows of committed transactions."""
+        assert self._owner.check_first()
+        batch.take_topic(VOID)
+        if self._watched:
+            self._note_changes(batch)
+        self._publisher.produce(batch)
+
+    def forget(self, topic: str, snapshot: Snapshot) -> None:
+        """Forget changes that all later snapshots of this table's load see."""
+        assert self._owner.check_first()
+        if watched := self._watched.get(topic):
+            watched.forget(snapshot)
+
+    def commit(
+        self,
+        commit: Commit | None,
+        progress: Progress,
+        *,
+        ledger: Mapping[str, Prepared | None] | None = None,
+        pins: Mapping[str, Pin],
+        answered: Iterable[bytes] = (),
+        frontier: Frontier | None = None,
+    ) -> Published:
+        """Commit the main producer's transaction; the pins hold each backfill's progress."""
+        if commit is not None:
+            commit = replace(commit, backfilling=tuple(sorted(self._watched)))
+        written = self._pins_to_write(pins)
+        done = self._publisher.commit_main(
+            commit, progress, ledger=ledger, pins=written, answered=answered, frontier=frontier
+        )
+        return Published(done, written)
+
+    def commit_prepared(
+        self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared], pins: Mapping[str, Pin]
+    ) -> Published:
+        """Commit the transaction of a producer of the pool.
+
+        It has no rows of tables in backfill, because such prepared transactions are parked.
+        """
+        commit = replace(commit, backfilling=tuple(sorted(self._watched)))
+        written = self._pins_to_write(pins)
+        return Published(self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=written), written)
+
+    # --- a load's own Kafka transactions
+
+    def publish_chunk(self, chunk: Chunk, records: LoadRecords) -> Published:
+        """Publish a chunk with the load's progress."""
+        assert self._owner.check_first()
+        watched = self._watched.setdefault(chunk.topic, WatchedTopic())
+        changes = watched.memory.judge(chunk.snapshot)
+        keys = (key_of(record) for rows in chunk.lists for record in rows)
+        passed = topic_life.ChunkPassed(
+            chunk.snapshot,
+            "whole" if chunk.whole is not None else "gone" if chunk.encoding is None else "range",
+            changes,
+            chunk.last,
+            chunk.order,
+            chunk.among,
+            changes.unread(keys, chunk.among),
+            chunk.scanned,
+        )
+        rows = self._carry_out(chunk.topic, passed, chunk)
+        seconds = watched.count_seconds(chunk.begun)
+        self._carry_out(chunk.topic, topic_life.RowsCounted(rows, chunk.size, seconds))
+        published = self.commit(records.commit, records.progress, pins=records.pins)
+        chunk.drop()
+        self._answer(chunk)
+        return published
+
+    def publish_truncate(self, truncate: ReloadTruncate, records: LoadRecords) -> Published:
+        """Empty the topic: a reload begins."""
+        assert self._owner.check_first()
+        self._pins |= records.pins
+        self._carry_out(truncate.topic, topic_life.TruncateDue(), truncate)
+        published = self.commit(records.commit, records.progress, pins=records.pins, answered=truncate.answers)
+        self._answer(truncate)
+        return published
+
+    def carry_out(self, topic: str, due: CarryOut, records: LoadRecords) -> tuple[Published, CarriedOut]:
+        """Carry a person's command out."""
+        assert self._owner.check_first()
+        self._pins |= records.pins
+        self._carry_out(topic, due)
+        published = self.commit(records.commit, records.progress, pins=records.pins, answered=due.command.keys)
+        life = self._life(topic)
+        return published, CarriedOut(due.command.number, life.state, life.progress)
+
+    def _answer(self, offered: Chunk | ReloadTruncate) -> None:
+        life = self._life(offered.topic)
+        offered.answer.set_result(ChunkResult(life.progress, life.state))
+
+    # --- lives
+
+    def _life(self, topic: str) -> TopicLife:
+        life = self._lives.get(topic)
+        if life is None:
+            pin = self._pins.get(topic)
+            life = TopicLife(keyless=pin is not None and pin.key_schema is None)
+        return life
+
+    def _apply(self, topic: str, event: topic_life.TopicEvent) -> tuple[topic_life.TopicAction, ...]:
+        before = self._life(topic)
+        life, actions = topic_life.step_topic(before, event)
+        if life != before:
+            self._lives[topic] = life
+            self._unwritten.add(topic)
+        return actions
+
+    def _carry_out(
+        self, topic: str, event: topic_life.TopicEvent, offered: Chunk | ReloadTruncate | None = None
+    ) -> int:
+        """Apply the event and carry its actions out; return how many rows of the snapshot were
+        published.
+        """
+        published, actions = 0, self._apply(topic, event)
+        watched = self._watched.setdefault(topic, WatchedTopic())
+        for action in actions:
+            match action:
+                case topic_life.ForgetChanges(seen_by):
+                    watched.forget(seen_by)
+                case topic_life.PublishTruncate():
+                    assert isinstance(offered, ReloadTruncate)
+                    self._produce_truncate(offered)
+                case topic_life.PublishRows(dropped):
+                    assert offered is not None
+                    published += self._produce_read(topic, offered.lists, dropped)
+                case topic_life.PublishWhole():
+                    assert isinstance(offered, Chunk)
+                    assert offered.whole is not None
+                    published += self._produce_whole(topic, offered.whole)
+                case topic_life.ReleaseHeld(unseen_by):
+                    for held in watched.release(unseen_by, self._envelopes):
+                        self._publisher.produce(held)
+        if not self._life(topic).in_backfill:
+            del self._watched[topic]
+        return published
+
+    def _pins_to_write(self, pins: Mapping[str, Pin]) -> dict[str, Pin]:
+        """Return the pins that a commit writes, completed with what their topics' lives say."""
+        assert self._owner.check_first()
+        self._pins |= pins
+        complete = {topic: self._complete_pin(topic, self._pins[topic]) for topic in self._unwritten | pins.keys()}
+        self._pins |= complete
+        self._unwritten.clear()
+        return complete
+
+    def _complete_pin(self, topic: str, pin: Pin) -> Pin:
+        life = self._lives.get(topic)
+        if life is None:
+            return pin
+        return replace(pin, backfill=life.state, bound=life.progress.to_bytes() if life.in_backfill else None)
+
+    # --- rows
+
+    def _note_changes(self, batch: RowBatch) -> None:
+        for topic in batch.topics:
+            watched = self._watched.get(topic)
+            if watched is None or not (life := self._lives[topic]).keyless:
+                continue
+            if rows := batch.take_topic(topic):
+                watched.hold(rows, self._spool)
+                if not life.holds:
+                    self._apply(topic, topic_life.RowsHeld())
+        for topic, _, records in batch.partitions():
+            if (watched := self._watched.get(topic)) is None:
+                continue
+            if moved := watched.note(records, self._envelopes):
+                self._apply(topic, topic_life.KeysMoved(moved))
+            if self._lives[topic].state == "paused":
+                watched.forget(None)  # a barrier precedes the next snapshot
+
+    def _produce_truncate(self, truncate: ReloadTruncate) -> None:
+        if truncate.encoding is None:
+            return  # the table is gone, as its load will find
+        batch = RowBatch()
+        for mine, read in zip(batch.lists(truncate.topic, truncate.encoding.partitions), truncate.lists, strict=True):
+            mine.extend(read)
+        self._publisher.produce(batch)
+
+    def _produce_read(self, topic: str, lists: Sequence[Iterable[Record]], dropped: Set[bytes]) -> int:
+        """Publish the rows of a snapshot, except dropped keys; return their number.
+
+        They are unpacked a few at a time: those are then in the processor's caches.
+        """
+        published, batch = 0, RowBatch()
+        for partition, read in enumerate(lists):
+            records = iter(read)
+            while unpacked := list(islice(records, _UNPACKED_MAX)):
+                kept = [r for r in unpacked if key_of(r) not in dropped] if dropped else unpacked
+                batch.lists(topic, len(lists))[partition].extend(kept)
+                if batch.records >= _UNPACKED_MAX:
+                    published += batch.records
+                    self._publisher.produce(batch)
+                    batch = RowBatch()
+        self._publisher.produce(batch)
+        return published + batch.records
+
+    def _produce_whole(self, topic: str, whole: SpooledRows) -> int:
+        return sum(self._produce_read(topic, [PackedRecords(piece)], frozenset()) for piece in whole.chunks())

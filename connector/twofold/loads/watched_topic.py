@@ -1,0 +1,95 @@
+"""What the gate keeps of a table in backfill at the rate of rows: changed keys, and held rows.
+
+Mutable and fast, and the worker's alone. It is lost with every run; a barrier makes up for the
+memory, and the table's next snapshot has the held rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+
+from twofold.kafka.batch import Record, RowBatch
+from twofold.lives.chunk_rule import ChangeMemory, Snapshot
+from twofold.loads.chunk import KEY_HEAD
+from twofold.loads.envelope_reader import Envelopes
+from twofold.spool import Spool, SpooledRows
+
+
+class WatchedTopic:
+    """The topic of one table in backfill."""
+
+    __slots__ = ("_held", "_published_at", "memory")
+
+    def __init__(self) -> None:
+        self.memory = ChangeMemory()
+        self._held: SpooledRows | None = None
+        """Of a table without a message key, the rows of all published transactions: they follow
+        its one chunk."""
+        self._published_at: float | None = None
+        """The time of the load's last chunk, by the monotonic clock."""
+
+    def forget(self, seen_by: Snapshot | None) -> None:
+        """Forget the changes that this snapshot sees.
+
+        Without a snapshot: all of them, because a barrier follows.
+        """
+        if seen_by is not None:
+            self.memory.forget(seen_by)
+        else:
+            self.memory = ChangeMemory()
+            self._published_at = None
+
+    def note(self, records: Iterable[Record], envelopes: Envelopes) -> frozenset[bytes]:
+        """Remember the changes of published rows.
+
+        Return the keys that rows have moved to without a value that only the table has: it is under
+        the old key, whose row may never have been published.
+        """
+        moved: frozenset[bytes] = frozenset()
+        memory = self.memory
+        for record in records:
+            if record["value"] is None:
+                continue  # the tombstone behind a delete
+            xid, op, partial = envelopes.read(record["value"])
+            if op == "t":
+                memory.truncated(xid)
+                continue
+            memory.changed(xid, key_of(record), partial=partial)
+            if partial and op == "c":
+                moved |= {key_of(record)}
+        return moved
+
+    def hold(self, rows: RowBatch, spool: Spool) -> None:
+        """Keep the rows for their place behind the chunk."""
+        self._held = self._held or spool.new()
+        self._held.append(rows.to_bytes())
+
+    def release(self, unseen_by: Snapshot | None, envelopes: Envelopes) -> Iterator[RowBatch]:
+        """Yield the held rows that the snapshot did not see, and keep none.
+
+        Without a snapshot: all of them.
+        """
+        if self._held is None:
+            return
+        for piece in self._held.chunks():
+            rows = RowBatch()
+            for topic, partition, records in RowBatch.from_bytes(piece).partitions():
+                if partition:
+                    continue  # a truncate, which is in the first partition too
+                kept = rows.lists(topic, 1)[0]
+                kept += [r for r in records if unseen_by is None or not unseen_by.sees(envelopes.read(r["value"])[0])]
+            yield rows
+        self._held.drop()
+        self._held = None
+
+    def count_seconds(self, begun: float) -> float:
+        """Return the time that a chunk added after the one before."""
+        before, self._published_at = self._published_at or begun, time.monotonic()
+        return self._published_at - before
+
+
+def key_of(record: Record) -> bytes:
+    """Return the record's key without its schema's id."""
+    key: bytes = record["key"]
+    return key[KEY_HEAD:]

@@ -1,0 +1,93 @@
+"""Puts outbox events into the batch of their transaction, and makes their topics.
+
+Which event a row is, `outbox` decides, and `event_schemas` how its payload is encoded. The thread
+that reads uses this; the worker's appends events whose topics are known.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from twofold.config import OutboxRule
+from twofold.errors import SetupError
+from twofold.kafka.batch import Record, RowBatch
+from twofold.kafka.registrar import Registrar
+from twofold.kafka.topic_rules import RequiredTopic
+from twofold.outbox.event_schemas import EventSchemas
+from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable
+from twofold.source.messages import LogicalMessage, Relation
+from twofold_avro.shapes import TableShape
+from twofold_avro.wire import partition_of
+from twofold_common.table_names import quote_identifier
+
+_log = logging.getLogger(__name__)
+
+_UPDATE = b"U"[0]
+
+
+class EventTopics:
+    """The outboxes of one run, and their topics."""
+
+    def __init__(self, rules: Iterable[OutboxRule], prefix: str, *, partitions: int, registrar: Registrar) -> None:
+        rules = tuple(rules)
+        self._rules = {rule.name: rule for rule in rules if rule.name is not None}
+        self._messages = OutboxMessages([rule.messages for rule in rules if rule.messages], prefix)
+        self._prefix = prefix
+        self._partitions = partitions
+        self._registrar = registrar
+        self._schemas = EventSchemas(registrar)
+        self._topics: dict[str, int] = {}
+        """The number of partitions of each topic that is known to exist."""
+        self._told: set[str] = set()
+
+    def is_outbox(self, relation: Relation) -> bool:
+        return (relation.schema, relation.table) in self._rules
+
+    def require_published(self, published: Iterable[Relation], publication: str) -> None:
+        """Refuse an outbox whose table the stream leaves out."""
+        for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
+            statement = f"ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {quote_identifier(schema)}.{quote_identifier(table)}"
+            raise SetupError(
+                f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}"
+            )
+
+    def table(self, shape: TableShape) -> OutboxTable:
+        """Return a version of an outbox table."""
+        return OutboxTable(self._rules[shape.schema, shape.table], shape, self._prefix)
+
+    def row_event(self, table: OutboxTable, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
+        """Return the event of a row, whose topic then exists; None of an update or a delete."""
+        event = table.event(payload, in_stream=in_stream)
+        if event is not None:
+            self._ensure(event.topic)
+            return self._schemas.encoded(event, table.name) if table.is_avro else event
+        if payload[0] == _UPDATE and table.name not in self._told:
+            self._told.add(table.name)
+            _log.warning("%s is an outbox: its updates are passed over, only inserts are events", table.name)
+        return None
+
+    def message_event(self, message: LogicalMessage) -> OutboxEvent | None:
+        """Return the event of a logical message, whose topic then exists; None: it is none."""
+        if (event := self._messages.event(message)) is not None:
+            self._ensure(event.topic)
+        return event
+
+    def append(self, event: OutboxEvent, batch: RowBatch) -> None:
+        """Add an event to its transaction's batch."""
+        partitions = self._topics[event.topic]
+        partition = 0 if event.key is None else partition_of(event.key, partitions)
+        record: Record = {"key": event.key, "value": event.value, "headers": list(event.headers)}
+        batch.lists(event.topic, partitions)[partition].append(record)
+        batch.bytes += size_of(event)
+
+    def _ensure(self, topic: str) -> None:
+        """Make or check a topic before its first event of this run."""
+        if topic not in self._topics:
+            required = RequiredTopic(topic, "events", self._partitions)
+            self._topics[topic] = self._registrar.ensure([required])[topic]
+
+
+def size_of(event: OutboxEvent) -> int:
+    """Return the event's size in bytes, about."""
+    return len(event.key or b"") + len(event.value or b"") + 64 * len(event.headers)

@@ -1,0 +1,363 @@
+"""Carries out the bridge's actions: makes each a job of the worker, with its rows and facts.
+
+It keeps what the bridge does not need for deciding: the waiting rows of prepared transactions, the
+times, and the content of the group's commit record. All of it is lost on kill -9, and PostgreSQL
+sends it again.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from twofold.bridge import Event, actions, events
+from twofold.errors import Refused
+from twofold.kafka.batch import RowBatch
+from twofold.kafka.publisher import Publisher
+from twofold.lives.chunk_rule import Snapshot
+from twofold.lives.exchanged import CarriedOut
+from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
+from twofold.loads.gate import Gate, LoadRecords, Published
+from twofold.run.ledger import Ledger
+from twofold.run.worker import Pending, Worker
+from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, outcome, outcome_bytes
+from twofold.stream.streamed import CHUNK_BYTES
+from twofold.stream.waiting_rows import PreparedRows, Rows
+from twofold.tables.tables import Tables
+from twofold.tables.told_tables import Told
+from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome, Progress
+from twofold_common.positions import Lsn, PreparedIdentity
+from twofold_common.table_names import table_argument
+
+Kind = Literal["batch", "prepared", "backfill", "reload"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedPositions:
+    """The positions to report to PostgreSQL."""
+
+    write: Lsn
+    flush: Lsn
+
+
+class ActionExecutor:
+    """Executes one run's actions.
+
+    The thread that reads uses it; its jobs run on the worker's thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: Worker,
+        publisher: Publisher,
+        gate: Gate,
+        tables: Tables,
+        origin: ConnectorOrigin,
+        reported: ReportedPositions,
+        ledger: Ledger,
+        tend: Callable[[], None],
+        frontiers: FrontierOrigin | None = None,
+    ) -> None:
+        self._worker = worker
+        self._publisher = publisher
+        self._gate = gate
+        self._tables = tables
+        self._origin = origin
+        self._tend = tend
+        self._frontiers = frontiers
+        self._frontier: Frontier | None = None
+        """For the main producer's next commit."""
+        self.on_published: Callable[[Commit | None, Mapping[str, Pin]], None] = lambda *_: None
+        """Called on the worker's thread after each Kafka transaction that has committed."""
+        self._due: DueOfLoad | None = None
+        self._carried_out: queue.SimpleQueue[tuple[str, CarriedOut]] = queue.SimpleQueue()
+        self._prepared: dict[PreparedIdentity, PreparedRows] = {}
+        self._begun: dict[PreparedIdentity, float] = {}
+        self._outcomes: list[PreparedOutcome] = []
+        self._ledger = ledger
+        self._committed_at_us = 0
+        self._leaving: list[tuple[Rows, bool]] = []
+        """Rows that leave the spool, each with whether it is published; the others are forgotten.
+        """
+        self._leaving_bytes = 0
+        self.positions = reported
+        self.group_records = 0
+        self.group_bytes = 0
+        self.group_outcome_bytes = 0
+        """About what the outcomes take in the group's commit record."""
+
+    def stage(self, prepared: PreparedRows) -> None:
+        """Keep a prepared transaction's rows until the bridge forgets it."""
+        self._prepared[prepared.identity] = prepared
+
+    def produce(self, batch: RowBatch) -> None:
+        """Produce rows for the group."""
+        self.group_records += batch.records
+        self.group_bytes += batch.bytes
+        self._submit(lambda: self._gate.produce(batch))
+
+    def settle(self, identity: PreparedIdentity) -> None:
+        """Register what a prepared transaction's tables lack, now that it is committed.
+
+        Nothing is being executed, so that the run can go on with its commits while this waits.
+        """
+        if prepared := self._prepared.get(identity):
+            self._tables.settle(prepared.rows.provisional)
+            if prepared.told and not prepared.rows.records:  # no other action brings it
+                self._tables.keep_told(prepared.told)
+
+    def begin(self) -> None:
+        """Make this thread the owner of the tables."""
+        self._tables.owner.claim()
+
+    def stage_due(self, due: DueOfLoad) -> None:
+        """Keep what is due of a load for the CommitChunk that follows."""
+        self._due = due
+
+    def carried_out(self) -> Iterator[tuple[str, CarriedOut]]:
+        """Yield the commands that the worker has carried out since the last call, by topic."""
+        with suppress(queue.Empty):
+            while True:
+                yield self._carried_out.get_nowait()
+
+    def forget(self, topic: str, snapshot: Snapshot) -> None:
+        """Let the gate forget what this snapshot sees of a table in backfill."""
+        self._submit(lambda: self._gate.forget(topic, snapshot))
+
+    def prepared_with(self, topic: str) -> list[PreparedIdentity]:
+        """Return the prepared transactions without an outcome that touch the table."""
+        return [identity for identity, prepared in self._prepared.items() if topic in prepared.topics]
+
+    def keeps(self, identity: PreparedIdentity) -> bool:
+        """Return whether the bridge knows of the prepared transaction and it has not ended."""
+        return identity in self._prepared
+
+    def begun(self, identity: PreparedIdentity) -> float:
+        """Return when an opened transaction's Kafka transaction began, by the monotonic clock.
+
+        Asked once.
+
+        Kafka's timeout counts from there, however long opening took.
+        """
+        return self._begun.pop(identity)
+
+    def delivered(self) -> set[tuple[int, str]]:
+        """Return the prepared transactions without an outcome that the stream has brought.
+
+        Any thread may ask.
+        """
+        return {(identity.xid, identity.gid) for identity in tuple(self._prepared)}
+
+    @property
+    def pins(self) -> Mapping[str, Pin]:
+        """What is pinned of each table, by topic."""
+        return self._tables.pins.all
+
+    @property
+    def prepared(self) -> Iterable[PreparedRows]:
+        """The prepared transactions that are kept."""
+        return self._prepared.values()
+
+    def produce_waited(self, rows: Rows) -> None:
+        """Produce rows for the group that leave the spool.
+
+        A backlog has thousands of small ones: they go to the worker together, at the latest before
+        any other job.
+        """
+        self._tables.settle(rows.provisional)
+        self.group_records += rows.records
+        self.group_bytes += rows.bytes
+        self._leaving.append((rows, True))
+        self._leaving_bytes += rows.bytes
+        if self._leaving_bytes > CHUNK_BYTES:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Make one job of the rows that leave the spool."""
+        leaving, self._leaving, self._leaving_bytes = self._leaving, [], 0
+
+        def work() -> None:
+            gathered = RowBatch()
+            for rows, published in leaving:
+                if published:
+                    for batch in rows.batches():
+                        gathered.add(batch)
+                        if gathered.bytes > CHUNK_BYTES:
+                            self._gate.produce(gathered)
+                            gathered = RowBatch()
+                rows.drop()
+            if gathered.topics:
+                self._gate.produce(gathered)
+
+        self._queue(work)
+
+    def resolve(self, outcomes: tuple[PreparedOutcome, ...]) -> None:
+        """Name these prepared transactions in the group's commit record."""
+        self._outcomes += outcomes
+        self.group_outcome_bytes += sum(map(outcome_bytes, outcomes))
+
+    def keep_told(self, told: Told) -> None:
+        """Pin what committed transactions tell that join the group."""
+        self._tables.keep_told(told)
+
+    def joins(self, committed_at_us: int) -> None:
+        """Note that an outcome of this time joins the group."""
+        self._committed_at_us = max(self._committed_at_us, committed_at_us)
+
+    def execute(self, action: actions.Action, at_us: int) -> None:  # noqa: C901  (one flat dispatch)
+        """Execute an action, or hand it to the worker.
+
+        `at_us` is the source's time of its event.
+        """
+        match action:
+            case actions.Report(write, flush):
+                self.positions = ReportedPositions(write, flush)
+            case actions.AppendStaged(identity, commit_lsn):
+                self._append_staged(self._prepared.pop(identity), commit_lsn, at_us)
+            case actions.NoteInDoubt(identity, state):
+                self._ledger.note(identity, state, self._prepared.get(identity))
+            case actions.WriteFrontier():
+                assert self._frontiers is not None
+                self._frontier = self._frontiers.frontier(action)
+            case actions.CommitMain():
+                self._commit_main(action)
+            case actions.CommitChunk(sequence, applied_lsn):
+                self._commit_chunk(sequence, applied_lsn)
+            case actions.OpenPrepared(identity, slot):
+                opening = partial(self._open_prepared, identity, slot, self._prepared[identity].rows)
+                opened = Pending(partial(self._publisher.has_opened, slot), events.PreparedOpened(identity))
+                self._submit(opening, opened)
+            case actions.CommitOpenPrepared():
+                self._commit_prepared(action, at_us)
+            case actions.AbortPrepared(identity, slot):
+                self._submit(lambda: self._publisher.abort(slot), events.PreparedAborted(identity))
+            case actions.Forget(identity):
+                if forgotten := self._prepared.pop(identity, None):
+                    self._leaving.append((forgotten.rows, False))
+            case actions.Refuse(what, at_stake, repair, lost):
+                tables = self._tables_of(lost) if lost else ""
+                raise Refused(what, at_stake=at_stake, repair=repair.replace("{tables}", tables))
+
+    def _tables_of(self, identity: PreparedIdentity) -> str:
+        """Return the transaction's tables as the ledger names them."""
+        known = self._tables.pins
+        pins = [known[topic] for topic in self._ledger.topics(identity) if topic in known]
+        return (
+            " ".join(table_argument(pin.schema, pin.table) for pin in pins) or "<every table that it may have touched>"
+        )
+
+    def _submit(self, work: Callable[[], object], answer: Event | Pending | None = None) -> None:
+        if self._leaving:
+            self._hand_over()
+        self._queue(work, answer)
+
+    def _queue(self, work: Callable[[], object], answer: Event | Pending | None = None) -> None:
+        to_watch = self._tables.lives.take_for_gate()
+
+        def job() -> Event | Pending | None:
+            for topic, watch in to_watch:
+                self._gate.watch(topic, watch)
+            work()
+            return answer
+
+        self._worker.submit(job, meanwhile=self._tend)
+
+    def _open_prepared(self, identity: PreparedIdentity, slot: int, rows: Rows) -> None:
+        self._begun[identity] = time.monotonic()
+        self._publisher.open(slot, rows.batches())
+
+    def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
+        self.joins(at_us)
+        self._tables.keep_told(prepared.told)
+        self.resolve((outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, commit_lsn, at_us),))
+        self.produce_waited(prepared.rows)
+
+    def _commit_main(self, action: actions.CommitMain) -> None:
+        commit, progress, pins = self._records(
+            "batch",
+            action.sequence,
+            action.applied_lsn,
+            at_us=self._committed_at_us,
+            transactions=action.transactions,
+            prepared=tuple(self._outcomes),
+        )
+        ledger = self._ledger.take_entries(action.sequence if action.rows else None)
+        frontier, self._frontier = self._frontier, None
+        self._outcomes = []
+        self.group_records = self.group_bytes = self.group_outcome_bytes = self._committed_at_us = 0
+        self._submit(
+            lambda: self._report_published(
+                self._gate.commit(
+                    commit if action.rows else None, progress, ledger=ledger, pins=pins, frontier=frontier
+                )
+            ),
+            events.MainCommitted(action.applied_lsn),
+        )
+
+    def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
+        due, self._due = self._due, None
+        assert due is not None
+        kind: Kind = "reload" if isinstance(due, ReloadTruncate) else "backfill"
+        records = LoadRecords(*self._records(kind, sequence, applied_lsn, at_us=due.at_us))
+        self._submit(lambda: self._report_published(self._publish(due, records)), events.MainCommitted(applied_lsn))
+
+    def _publish(self, due: DueOfLoad, records: LoadRecords) -> Published:
+        """Publish what is due of a load: on the worker's thread."""
+        match due:
+            case Chunk():
+                return self._gate.publish_chunk(due, records)
+            case ReloadTruncate():
+                return self._gate.publish_truncate(due, records)
+            case DueCommand(topic, order):
+                published, done = self._gate.carry_out(topic, order, records)
+                self._carried_out.put((topic, done))
+                return published
+
+    def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
+        prepared = self._prepared[action.identity]
+        self._tables.keep_told(prepared.told)  # not before: the group closes first
+        commit, progress, pins = self._records(
+            "prepared",
+            action.sequence,
+            action.applied_lsn,
+            at_us=at_us,
+            transactions=1,
+            prepared=(outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, action.commit_lsn, at_us),),
+        )
+        ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
+        self._submit(
+            lambda: self._report_published(
+                self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)
+            ),
+            events.PreparedCommitted(action.identity, action.applied_lsn),
+        )
+
+    def _report_published(self, published: Published) -> None:
+        self.on_published(published.commit, published.pins)
+
+    def _records(
+        self,
+        kind: Kind,
+        sequence: int,
+        applied_lsn: Lsn,
+        *,
+        at_us: int,
+        transactions: int = 0,
+        prepared: tuple[PreparedOutcome, ...] = (),
+    ) -> tuple[Commit, Progress, dict[str, Pin]]:
+        """Return a Kafka transaction's own records: commit record, progress, and pins of newly met
+        tables.
+
+        The publisher fills in the commit record's rows and ranges.
+        """
+        stream_id = self._origin.stream_id
+        commit = Commit(
+            sequence, kind, applied_lsn, at_us, transactions, rows=0, prepared=prepared, stream_id=stream_id
+        )
+        return commit, self._origin.progress(applied_lsn, sequence), self._tables.pins.take_unwritten()

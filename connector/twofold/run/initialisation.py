@@ -1,0 +1,283 @@
+"""`twofold init`: make topics, publication, slot and the first progress record. It may be
+interrupted anywhere and run again.
+
+Init names the stream that it begins by random: a prefix that is used again begins another stream,
+whose numbers and positions say nothing of the former one's.
+
+The progress topic first says that an init has begun (`applied_lsn` 0), and then where the slot's
+stream starts. A later `run` can so tell an unused slot from one whose progress was lost: it asks
+for `init` in the first case, and refuses in the second.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+
+from twofold.config import ColumnRule, Config
+from twofold.errors import Refused, UncertainEnd, UsageError
+from twofold.inspect.checks import check_source, slot_gone
+from twofold.inspect.status_report import read_progress_if_any
+from twofold.kafka.fencing import Fencing, fence
+from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.kafka.metadata import ask_brokers
+from twofold.kafka.records import register_fixed
+from twofold.kafka.registrar import Registrar
+from twofold.kafka.schema_registry import Registry
+from twofold.kafka.topics import Topics
+from twofold.kafka.watch import Watch
+from twofold.run import last_refusal
+from twofold.run.source_settings import make_tables, source_use
+from twofold.source import ddl_messages, identity, provisioning, publishable, readiness
+from twofold.source.catalog import Catalog
+from twofold.source.diagnosis import foreign_slot, lost_slot, slot_holder
+from twofold.source.locks import Blocker
+from twofold.source.published_tables import published_tables
+from twofold.source.readiness import ReadinessFinding
+from twofold.source.table_copier import with_rows
+from twofold.source.table_descriptions import describe_published
+from twofold.stream.bookkeeping_records import ConnectorOrigin
+from twofold.tables.column_policy import ColumnPolicy
+from twofold.tables.data_policy import DataPolicy
+from twofold_avro.records import Pin, Progress
+from twofold_common.positions import NO_LSN, Lsn, format_lsn
+from twofold_common.table_names import split_table_name
+
+Say = Callable[[str], None]
+
+
+def initialise(config: Config, say: Say) -> None:
+    """Make what is missing; report what was made."""
+    published = wanted_publication(config)
+    slot = identity.slot_state(config.conninfo, config.slot)
+    database = identity.identify(config.conninfo).database
+    if foreign := foreign_slot(config.conninfo, config.slot):
+        raise foreign
+    if slot is not None and slot.lost:
+        raise lost_slot(config.slot, slot.invalidation_reason)
+    ask_brokers(kafka_settings(config))
+    if slot is not None and slot.active_pid is not None:
+        in_use = _in_use(config, slot)
+        _tell_ddl(config, say)
+        say(in_use)
+        return
+    needed = [config.publication] if slot is not None or published is None else []
+    advice = readiness.require(
+        config.conninfo,
+        slot=config.slot,
+        publications=needed,
+        two_phase=config.source.two_phase,
+        use=source_use(config),
+    )
+    if slot is None and published is not None:
+        advice += readiness.refuse(publishable.examine(config.conninfo, config.publication, published))
+    if slot is None:
+        readiness.refuse(_flaws(config, published))
+    for each in advice:
+        say(f"note: {each}")
+    with ExitStack() as opened:
+        first = _First(config, opened)
+        if first.progress and first.progress.applied_lsn and slot:
+            _tell_ddl(config, say)
+            say(
+                f"already initialised: slot {config.slot}, published up to {format_lsn(Lsn(first.progress.applied_lsn))}"
+            )
+            return
+        if first.progress and first.progress.applied_lsn:
+            raise slot_gone(config.slot, config.prefix, Lsn(first.progress.applied_lsn))
+        if slot and not first.progress:
+            raise Refused(
+                f"slot {config.slot} exists, but the topic {config.prefix}.progress does not mention it",
+                at_stake="nobody knows whether rows were published from it",
+                repair=f"drop the slot if nobody needs it (SELECT pg_drop_replication_slot('{config.slot}')), then run twofold init again",
+            )
+        first.write(NO_LSN)
+        if published and provisioning.create_publication(config.conninfo, config.publication, published):
+            say(f"publication {config.publication} made")
+        _tell_ddl(config, say)
+        pins = _pins(config, first.registry, database)
+        _note_empty(config, pins)  # which is refused where a table may not be read
+        start = slot.confirmed_flush if slot else _make_slot(config, say)
+        first.write(start, _note_empty(config, pins))
+        last_refusal.forget(config)
+        say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
+
+
+def _tell_ddl(config: Config, say: Say) -> None:
+    """Make the event triggers, where they are wanted and missing."""
+    if config.source.ddl_messages and ddl_messages.install(config.conninfo, config.slot):
+        say("event triggers made: each change of a table's definition is in the stream")
+
+
+def _flaws(config: Config, published: provisioning.PublicationContent | None) -> tuple[ReadinessFinding, ...]:
+    """Return the tables that could not be followed."""
+    return tuple(
+        ReadinessFinding(f"table {flaw.schema}.{flaw.table}: {flaw.what}", " ".join(flaw.repair))
+        for flaw in provisioning.flaws_if_created(config.conninfo, config.publication, published)
+    )
+
+
+def _in_use(config: Config, slot: identity.SlotState) -> str:
+    """Say who holds the slot.
+
+    It is this connector if the topics say so. Otherwise the configuration is wrong, or it is
+    another program.
+    """
+    pid, holder = slot_holder(config.conninfo, config.slot)
+    recovered = read_progress_if_any(config)
+    progress = recovered.progress if recovered else None
+    if progress is None:
+        raise Refused(
+            f"slot {config.slot} is in use by process {pid} from {holder}, and the topics {config.prefix}.* at {config.kafka.bootstrap} do not mention it",
+            at_stake="two configurations would share one slot, and nobody would know which rows were published",
+            repair="correct kafka.bootstrap, kafka.prefix and name; if that process is another program, choose a slot of this connector's own with source.slot",
+        )
+    check_source(progress, slot, identity.identify(config.conninfo), config.prefix)
+    return f"already initialised: slot {config.slot} is in use by process {pid} from {holder}, published up to {format_lsn(Lsn(progress.applied_lsn))}"
+
+
+class _Waiting:
+    """Says for whom the slot waits: at once, when that changes, and every ten seconds."""
+
+    def __init__(self, config: Config, say: Say) -> None:
+        self._config = config
+        self._say = say
+        self._told: list[Blocker] = []
+        self._again_at = 0.0
+
+    def __call__(self, blockers: Sequence[Blocker]) -> None:
+        who = [replace(each, age=None) for each in blockers]
+        if who == self._told and time.monotonic() < self._again_at:
+            return
+        self._told, self._again_at = who, time.monotonic() + 10.0
+        limit_s = self._config.source.slot_wait
+        self._say(
+            f"slot {self._config.slot} waits for: {'; '.join(map(str, blockers))}; given up after {limit_s:g} s (source.slot_wait)"
+        )
+
+
+def _make_slot(config: Config, say: Say) -> Lsn:
+    start = provisioning.create_slot(
+        config.conninfo,
+        config.slot,
+        two_phase=config.source.two_phase,
+        failover=config.source.failover,
+        wait_limit_s=config.source.slot_wait,
+        on_wait=_Waiting(config, say),
+        say=say,
+    )
+    say(f"slot {config.slot} made (two_phase {'on' if config.source.two_phase else 'off'})")
+    return start
+
+
+def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
+    """Make topics and schemas of the published tables.
+
+    All that Kafka and the registry may refuse comes before the slot, which holds WAL.
+    """
+    rules = DataPolicy(config)
+    with closing(Catalog(config.conninfo)) as catalog:
+        policy = ColumnPolicy(rules, catalog, config.publication)
+        published = published_tables(config.conninfo, config.publication)
+        if idle := policy.idle_rules(published):
+            raise _idle_rules(idle, config.publication)
+        topics = Topics(kafka_settings(config), topic_policy(config))
+        registrar = Registrar(registry, topics, config.prefix, rules.require_rules)
+        tables = make_tables(config, database, {}, catalog=catalog, registrar=registrar, policy=policy)
+        tables.events.require_published(published, config.publication)
+        tables.announce(published)
+        if config.source.ddl_messages:
+            # Before the slot: a command in between is noticed, and no row is taken for a later one.
+            tables.note_descriptions(describe_published(config.conninfo, config.publication))
+    return tables.pins.take_unwritten()
+
+
+def _idle_rules(rules: Sequence[ColumnRule], publication: str) -> Refused:
+    which = ", ".join(f"{rule.column} ({rule.action})" for rule in rules)
+    return Refused(
+        f"the data policy's {'rule' if len(rules) == 1 else 'rules'} for {which} match no column that publication {publication} has",
+        at_stake="a column that it was meant for has another name, and would be published as it is; nothing was published",
+        repair="correct or remove it in policy.columns, then run twofold init again",
+    )
+
+
+def _note_empty(config: Config, pins: dict[str, Pin]) -> dict[str, Pin]:
+    """Return the pins, with the tables as loaded that have nothing to load.
+
+    Behind the slot this is true for good: everything that is committed later is streamed.
+    """
+    to_load = with_rows(config.conninfo, ((pin.schema, pin.table) for pin in pins.values() if pin.backfill != "ready"))
+    return {
+        topic: pin if (pin.schema, pin.table) in to_load else replace(pin, backfill="ready")
+        for topic, pin in pins.items()
+    }
+
+
+def wanted_publication(config: Config) -> provisioning.PublicationContent | None:
+    """Return the publication of source.tables; None if it is empty and the publication must
+    exist.
+    """
+    if not config.source.tables:
+        return None
+    tables, schemas = [], []
+    for entry in config.source.tables:
+        if entry == "*":
+            return provisioning.PublicationContent(all_tables=True, via_partition_root=config.source.publish_via_root)
+        if (split := split_table_name(entry)) is None:
+            raise UsageError(f"source.tables: {entry!r} must be schema.table, schema.* or *")
+        schema, table = split
+        if table == "*":
+            schemas.append(schema)
+        else:
+            tables.append(provisioning.PublishedTable(schema, table))
+    return provisioning.PublicationContent(
+        tuple(tables), tuple(schemas), via_partition_root=config.source.publish_via_root
+    )
+
+
+@dataclass(slots=True)
+class _First:
+    """The progress topic during `init`; fenced, so that no connector writes into it."""
+
+    config: Config
+    fencing: Fencing
+    registry: Registry
+    progress: Progress | None
+    stream_id: str
+    """That of an init that was interrupted, or a new one."""
+    _watch: Watch
+    _opened: ExitStack
+
+    def __init__(self, config: Config, opened: ExitStack) -> None:
+        self.config = config
+        Topics(kafka_settings(config), topic_policy(config)).ensure(bookkeeping(config, pinned=False))
+        self.registry = Registry(registry_settings(config))
+        self._watch = Watch()
+        self._opened = opened
+        opened.callback(self._watch.close)
+        self._fence()
+        self.progress = self.fencing.recovered.progress
+        self.stream_id = self.progress.stream_id if self.progress else uuid.uuid4().hex
+
+    def _fence(self) -> None:
+        config, names, registry = self.config, names_of(self.config), self.registry
+        self.fencing = fence(
+            kafka_settings(config),
+            names,
+            registry,
+            register_fixed(registry, names),
+            pool=config.prepared.pool,
+            watch=self._watch,
+        )
+        self._opened.callback(self.fencing.publisher.close)
+
+    def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
+        config, server = self.config, identity.identify(self.config.conninfo)
+        origin = ConnectorOrigin(server, config.slot, config.prepared.pool, self.stream_id)
+        try:
+            self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)
+        except UncertainEnd:  # it is committed, and late requests are fenced
+            self._fence()

@@ -1,0 +1,80 @@
+"""The interface of an observer inside the connector's process: what a run reports, and when.
+`watch` makes metrics and the status page of it.
+
+Calls come a few times a turn, never once a row: `published` from the thread that speaks to Kafka,
+all others from the thread that reads. Calls must return at once and raise nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from twofold.bridge import Event, State, actions
+from twofold.errors import TwofoldError
+from twofold_avro.records import Commit, Pin
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillProgress:
+    """A table whose rows are being loaded."""
+
+    table: str
+    state: Literal["waiting for locks", "reading", "paused"]
+    rows: int
+    """Published so far, earlier sessions included."""
+    estimate: int
+    """The estimated number of rows; 0 if it is not known."""
+    per_second: float
+    left_s: float | None
+    """The estimated time left; None if it is not known."""
+
+
+class Observer(Protocol):
+    """The events that an observer receives."""
+
+    def recovering(self) -> None:
+        """Recovery begins, at its first step."""
+
+    def standing_by(self, why: str) -> None:
+        """Another instance has the slot."""
+
+    def recovered(self, state: State) -> None:
+        """The slot is held and the stream is about to be read."""
+
+    def tables_known(self, pins: Mapping[str, Pin]) -> None:
+        """The tables that have a topic, by topic; told once a run, before the stream is read."""
+
+    def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None:
+        """A Kafka transaction has committed. `commit` has the ranges of its rows; `pins` are those
+        that it wrote.
+        """
+
+    def turned(self) -> None:
+        """A turn has ended."""
+
+    def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
+        """The bridge decided on `event`; `state` is the state after it, `at_us` the source's time,
+        if it has one.
+        """
+
+    def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
+        """The tables in backfill, or their progress, have changed."""
+
+    def ended(self, error: TwofoldError, wait_s: float) -> None:
+        """The run has ended; recovery begins after this time."""
+
+
+class NullObserver:
+    """An observer that ignores everything."""
+
+    def recovering(self) -> None: ...
+    def standing_by(self, why: str) -> None: ...
+    def recovered(self, state: State) -> None: ...
+    def tables_known(self, pins: Mapping[str, Pin]) -> None: ...
+    def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None: ...
+    def turned(self) -> None: ...
+    def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None: ...
+    def loading(self, backfills: tuple[BackfillProgress, ...]) -> None: ...
+    def ended(self, error: TwofoldError, wait_s: float) -> None: ...

@@ -1,0 +1,92 @@
+"""The clock of the run: when a staged transaction must be opened, an open one parked, and an idle
+position brought up to date.
+
+The bridge knows no time; this module turns time into its events. Deadlines are monotonic. A
+transaction whose outcome was read has no more events; the bridge would ignore them, at the price of
+a step.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
+from twofold.stream.gathered_run import CROWD_FACTOR
+from twofold_common.positions import PreparedIdentity
+
+YOUNG_S = 0.01
+"""Most outcomes follow their prepare at once.
+
+A Kafka transaction for each would cost more than everything else that is done for it, and show
+nothing sooner.
+"""
+
+
+class Timers:
+    """Deadlines of one run. The delay of a kind is constant, so each falls due in the order in
+    which it was given.
+
+    `pool`: if more are in doubt, they are a crowd.
+    """
+
+    def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
+        self._open_within_s = open_within_s
+        self._hold_s = hold_s
+        self._pool = pool
+        self._idle_s = idle_s
+        self._idle_at = now + idle_s
+        self._in_doubt: set[PreparedIdentity] = set()
+        self._young: OrderedDict[PreparedIdentity, float] = OrderedDict()
+        self._staged: OrderedDict[PreparedIdentity, float] = OrderedDict()
+        self._opened: OrderedDict[PreparedIdentity, float] = OrderedDict()
+
+    def staged(self, identity: PreparedIdentity, now: float) -> None:
+        self._in_doubt.add(identity)
+        if len(self._in_doubt) <= self._pool and self._open_within_s > YOUNG_S:
+            self._young[identity] = now + YOUNG_S
+        self._staged[identity] = now + self._open_within_s
+
+    def opened(self, identity: PreparedIdentity, begun: float) -> None:
+        """Note when its Kafka transaction began."""
+        if identity in self._in_doubt:
+            self._opened[identity] = begun + self._hold_s
+
+    def ended(self, identity: PreparedIdentity) -> None:
+        """Note that its outcome was read."""
+        self._in_doubt.discard(identity)
+        for deadlines in (self._young, self._staged, self._opened):
+            deadlines.pop(identity, None)
+
+    def due(self, now: float, *, drained: bool) -> list[Event]:
+        """Yield the events whose time has come.
+
+        `drained`: nothing waits to be read, so transactions that are no longer young are opened.
+        """
+        events: list[Event] = []
+        if drained:
+            events += map(OpenDue, self._past(self._young, now))
+        events += map(OpenDue, self._past(self._staged, now - self._patience_s))
+        held = f"open for {self._hold_s:g} s (prepared.hold)"
+        events += (ParkDue(identity, held) for identity in self._past(self._opened, now))
+        if now >= self._idle_at:
+            self._idle_at = now + self._idle_s
+            events.append(IdleDue())
+        return events
+
+    def wait_s(self, now: float) -> float:
+        """Return the time until the next deadline."""
+        kinds = ((self._young, 0.0), (self._staged, self._patience_s), (self._opened, 0.0))
+        firsts = (next(iter(deadlines.values())) + more_s for deadlines, more_s in kinds if deadlines)
+        return max(0.0, min([self._idle_at, *firsts]) - now)
+
+    @property
+    def _patience_s(self) -> float:
+        """How much longer than `open_within_s` those that are staged may wait."""
+        return self._open_within_s * (CROWD_FACTOR - 1) if len(self._in_doubt) > self._pool else 0.0
+
+    @staticmethod
+    def _past(deadlines: OrderedDict[PreparedIdentity, float], now: float) -> Iterator[PreparedIdentity]:
+        """Remove and yield those whose deadline is over."""
+        while deadlines and next(iter(deadlines.values())) <= now:
+            yield deadlines.popitem(last=False)[0]

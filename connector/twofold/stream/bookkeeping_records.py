@@ -1,0 +1,107 @@
+"""Makes the bookkeeping's records: progress, in-doubt ledger entries, frontiers, and outcomes in
+commit records.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from twofold.bridge.actions import LedgerState, WriteFrontier
+from twofold.gids import Parse, ParsedGid
+from twofold.source.identity import ServerIdentity
+from twofold.stream.waiting_rows import PreparedRows
+from twofold_avro.records import BranchInDoubt, Frontier, Prepared, PreparedOutcome, Progress, Seen
+from twofold_common.positions import Lsn, PreparedIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorOrigin:
+    """The source, the connector and the stream, as every progress record names them."""
+
+    server: ServerIdentity
+    slot: str
+    pool: int
+    stream_id: str
+    """Made by init, kept for as long as the topics. Commit records have it too."""
+
+    def progress(self, applied_lsn: Lsn, sequence: int) -> Progress:
+        return Progress(
+            applied_lsn=applied_lsn,
+            sequence=sequence,
+            system_identifier=self.server.system_identifier,
+            timeline=self.server.timeline,
+            database=self.server.database,
+            slot=self.slot,
+            pool=self.pool,
+            written_at=time.time_ns() // 1000,
+            stream_id=self.stream_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierOrigin:
+    """The source group that frontiers name, and the connector's reading of gids."""
+
+    group: str
+    parse_gid: Parse
+
+    def frontier(self, action: WriteFrontier) -> Frontier:
+        """Return the record. A gid of no known form belongs to no global transaction."""
+        in_doubt = (
+            BranchInDoubt(global_id, identity.gid, identity.xid)
+            for identity in sorted(action.in_doubt)
+            if (global_id := self.parse_gid(identity.gid).global_id) is not None
+        )
+        return Frontier(
+            group=self.group,
+            sequence=action.sequence,
+            lsn=action.lsn,
+            seen=tuple(Seen(prefix, sequence) for prefix, sequence in action.seen),
+            in_doubt=tuple(in_doubt),
+            written_at=time.time_ns() // 1000,
+        )
+
+
+def ledger_entry(prepared: PreparedRows, state: LedgerState, sequence: int | None = None) -> Prepared:
+    """Return a prepared transaction's ledger entry; `sequence` is its commit record's number, if it
+    has one.
+    """
+    return Prepared(
+        xid=prepared.identity.xid,
+        gid=prepared.identity.gid,
+        prepare_lsn=prepared.prepare_lsn,
+        prepared_at=prepared.prepared_at_us,
+        state=state.value,
+        rows=prepared.rows.records,
+        topics=prepared.topics,
+        global_id=prepared.parsed.global_id,
+        branch=prepared.parsed.branch,
+        sequence=sequence,
+    )
+
+
+def outcome(
+    identity: PreparedIdentity, prepare_lsn: Lsn, parsed: ParsedGid, commit_lsn: Lsn, at_us: int
+) -> PreparedOutcome:
+    """Return a prepared transaction's entry in its commit record."""
+    return PreparedOutcome(
+        id=identity.downstream_id(prepare_lsn),
+        xid=identity.xid,
+        gid=identity.gid,
+        prepare_lsn=prepare_lsn,
+        commit_lsn=commit_lsn,
+        committed_at=at_us,
+        global_id=parsed.global_id,
+        branch=parsed.branch,
+    )
+
+
+_OUTCOME_BYTES = 64
+"""The most that an outcome takes beside its texts."""
+
+
+def outcome_bytes(outcome: PreparedOutcome) -> int:
+    """Return an upper bound of an outcome's size in a commit record; a text takes UTF-8."""
+    texts = outcome.id, outcome.gid, outcome.global_id or "", outcome.branch or ""
+    return _OUTCOME_BYTES + sum(len(text.encode()) for text in texts)

@@ -1,0 +1,543 @@
+"""From messages to transactions: gathers the session's messages into whole source transactions with
+encoded rows, and makes the bridge's events.
+
+Rows are never decoded here. The relation's oid is read, and the raw message goes through the
+relation's plan into a `RowBatch`. Rows of plain transactions go into the group's batch. Rows of
+prepared transactions wait in the spool under their identity, unless `gathered_run` still holds
+them; rows of transactions in progress (`streamed`) wait there for their end. A transaction that is
+already in Kafka is skipped by its Begin alone.
+
+On kill -9 all of it is lost and sent again: nothing here was reported to PostgreSQL as safe.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+from twofold import gids
+from twofold.bridge.events import (
+    CommitPreparedRead,
+    Event,
+    MessageRead,
+    Passed,
+    PlainRead,
+    PrepareRead,
+    RollbackPreparedRead,
+)
+from twofold.descriptions.told_table import PREFIX
+from twofold.errors import MalformedMessage
+from twofold.kafka.batch import Record, RowBatch
+from twofold.outbox.outbox import OutboxTable
+from twofold.source import messages as m
+from twofold.source.decoder import decode, row_relation
+from twofold.source.session import Keepalive, Received
+from twofold.spool import Spool
+from twofold.stream.gathered_run import CurrentTransaction, GatheredRun
+from twofold.stream.stream_order import StreamOrder, missing_end
+from twofold.stream.streamed import CHUNK_BYTES, Streams
+from twofold.stream.waiting_rows import BatchRows, CollectedEvent, PreparedRows, Rows
+from twofold.tables.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
+from twofold.tables.tables import Tables
+from twofold.tables.told_tables import NOTHING_TOLD, Told
+from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
+
+_ROWS = frozenset(b"IUD")
+_GROUP_BYTES = 1 << 20
+"""The size of a piece that goes to the group: each is one job of the worker."""
+_TRUNCATE_BYTES = 512
+"""The approximate size of one record."""
+
+
+class Collector:
+    """Collects for one run; used by the thread that reads."""
+
+    def __init__(
+        self,
+        *,
+        tables: Tables,
+        spool: Spool,
+        skips: Callable[[Lsn], bool],
+        has: Callable[[Lsn], bool],
+        knows: Callable[[PreparedIdentity], bool],
+        parks: Callable[[str], bool],
+        hold_s: float,
+        pool: int,
+        parse_gid: gids.Parse = gids.parse,
+        upto: Lsn | None = None,
+        order: StreamOrder | None = None,
+    ) -> None:
+        """`knows`: whether the bridge or the ledger has the prepared transaction.
+
+        `hold_s` and `pool` are those of `GatheredRun`.
+
+        `upto`: collecting ends before this commit, plain or prepared.
+        """
+        self._tables = tables
+        self._spool = spool
+        self._skips = skips
+        self._has = has
+        self._knows = knows
+        self._parks = parks
+        self._parse_gid = parse_gid
+        self._upto = upto
+        self._order = order or StreamOrder()
+        self.at = NO_LSN
+        """The commit that is being read, if it is known."""
+        self.reached = False
+        """The next message is `upto`'s: nothing more is collected."""
+        self._run = GatheredRun(hold_s=hold_s, pool=pool)
+        self._current: CurrentTransaction | None = None
+        self._streams = Streams(tables, spool)
+        self._passed = NO_LSN
+
+    def collect(self, received: Received, ts_ms: int) -> Iterator[CollectedEvent]:
+        """Yield every event that these messages complete, in order.
+
+        The next call continues an unfinished transaction.
+        """
+        current, block = self._current, self._streams.block
+        at, end = 0, len(received)
+        while at < end:
+            item = received[at]
+            if isinstance(item, Keepalive):
+                self._note_keepalive(item.wal_end)
+                at += 1
+                continue
+            wal_start, payload = item
+            if payload[0] not in _ROWS:
+                message = decode(payload, in_stream=block is not None)
+                if self._is_beyond(message):
+                    yield from self._hand_over()
+                    return
+                yield from self._other(message, wal_start, ts_ms)
+                current, block = self._current, self._streams.block
+                at += 1
+                if current is not None and current.batch.bytes > current.bytes_max:
+                    yield from self._chunk(current)
+            elif block is not None:
+                at = block.rows(received, at, ts_ms)
+            elif current is None:
+                raise MalformedMessage("PostgreSQL sent a row outside of a transaction", offset=0)
+            elif current.skipped:
+                at += 1
+            else:
+                at = self._rows(current, received, at, ts_ms)
+                if current.batch.bytes > current.bytes_max:
+                    yield from self._chunk(current)
+        yield from self._announce(ts_ms, ts_ms)
+        if current is None and self._passed:
+            yield CollectedEvent(Passed(self._passed))
+            self._passed = NO_LSN
+
+    def announce(self, ts_ms: int) -> Iterator[CollectedEvent]:
+        """Yield the events of all that is whole."""
+        yield from self._announce(math.inf, ts_ms)
+
+    def announce_drained(self, ts_ms: int, in_doubt: int) -> Iterator[CollectedEvent]:
+        """Yield the events of all that is whole, when the stream has been read to its end.
+
+        No outcome of a prepared transaction waits to be read then. The transactions that are held
+        may be more than can be opened beside the `in_doubt` announced ones. They stay held: most
+        outcomes come before an opened transaction would be of use.
+        """
+        yield from self._announce(ts_ms, ts_ms, drained_with=in_doubt)
+
+    def wait_s(self, now_ms: float, in_doubt: int) -> float:
+        """Return the time until one that is held is to be announced, if nothing is read."""
+        return math.inf if self._half_plain else self._run.wait_s(now_ms, in_doubt)
+
+    def _note_keepalive(self, wal_end: Lsn) -> None:
+        """Note how far the server has sent everything, which may end no transaction by itself."""
+        begun = self._current.begun if self._current is not None else None
+        # A prepared transaction may be older than the position where the server sends it.
+        if isinstance(begun, m.Begin) and wal_end > begun.commit_lsn:
+            raise missing_end(begun, f"everything up to {format_lsn(wal_end)}")
+        self._order.note_end(wal_end)
+        self._passed = max(self._passed, wal_end)
+
+    def _is_beyond(self, message: m.Message) -> bool:
+        if isinstance(message, m.Begin | m.CommitPrepared | m.StreamCommit):
+            self.at = message.commit_lsn
+            self.reached = self.at == self._upto
+        return self.reached
+
+    @property
+    def gathered(self) -> bool:
+        """Whether there are whole transactions without an event yet."""
+        return self._run.has_outcomes
+
+    @property
+    def _half_plain(self) -> bool:
+        """Whether a plain transaction has begun and its commit is not read."""
+        return self._current is not None and not self._current.is_prepared
+
+    @property
+    def _open(self) -> bool:
+        """Whether a transaction or a stream block has begun and its end is not read."""
+        return self._current is not None or self._streams.block is not None
+
+    @property
+    def half_prepared(self) -> bool:
+        """Whether a prepared transaction has begun and its PREPARE is not read.
+
+        The schema ids in its rows are known only if no table is registered meanwhile.
+        """
+        return self._current is not None and self._current.is_prepared
+
+    def _rows(self, current: CurrentTransaction, received: Received, at: int, ts_ms: int) -> int:
+        """Encode this row and the following rows of the same table; return the index of the next
+        message.
+        """
+        item = received[at]
+        assert not isinstance(item, Keepalive), "a row"
+        table = self._tables.of_relation(row_relation(item[1], in_stream=False), provisional=current.is_prepared)
+        if table.outbox is not None:
+            self._event(current, table.outbox, item[1])
+            return at + 1
+        lists = self._lists(current, table)
+        batch = current.batch
+        room = current.bytes_max - batch.bytes
+        behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, room)
+        current.rows += behind - at
+        batch.bytes += taken
+        return behind
+
+    def _event(self, current: CurrentTransaction, outbox: OutboxTable, payload: bytes) -> None:
+        """Add the event that a row of an outbox is, if it is one."""
+        if (event := self._tables.events.row_event(outbox, payload, in_stream=False)) is not None:
+            self._tables.events.append(event, current.batch)
+            current.topics[event.topic] = None
+            current.rows += 1
+
+    def _chunk(self, current: CurrentTransaction) -> Iterator[CollectedEvent]:
+        """Hand over a large batch before its transaction has ended."""
+        if current.is_prepared:
+            self._spool_rows(current)
+        else:
+            yield from self._hand_over()
+
+    def _spool_rows(self, prepared: CurrentTransaction) -> BatchRows:
+        """Move the rows of a prepared transaction into the spool."""
+        waiting = prepared.waiting = prepared.waiting or BatchRows(self._spool.new())
+        waiting.append(prepared.batch)
+        prepared.batch = RowBatch()
+        return waiting
+
+    def _hand_over(self) -> Iterator[CollectedEvent]:
+        """Yield the group's rows with their event: a run of outcomes, and the unfinished
+        transaction behind it.
+
+        Whatever event follows, the bridge then knows of all that is held.
+        """
+        current = self._current if self._current is not None and not self._current.is_prepared else None
+        unfinished = current is not None and current.rows > 0
+        yield from self._run.unannounced(lower=True)
+        if collected := self._run.take_run(unfinished=unfinished):
+            yield collected
+            if current is not None:
+                current.batch = self._run.batch
+                current.handed_over = unfinished
+        yield from self._run.unannounced(lower=False)
+
+    def _announce(self, until_ms: float, ts_ms: int, *, drained_with: int | None = None) -> Iterator[CollectedEvent]:
+        """Hand over, and announce prepared transactions; not in the middle of a plain one, whose
+        rows would go with it.
+        """
+        if self._half_plain:
+            return
+        yield from self._hand_over()
+        for prepare, prepared, read_ms in self._run.take_held(until_ms, drained_with=drained_with):
+            yield self._prepared_alone(prepare, prepared)._replace(held_ms=max(0, ts_ms - read_ms))
+        yield from self._run.unannounced(lower=False)
+
+    def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
+        match message:
+            case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
+                raise self._unended(message)
+            case m.Begin():
+                facts = _committed(message)
+                self._current = CurrentTransaction(
+                    facts,
+                    facts.header(),
+                    self._run.batch,
+                    _GROUP_BYTES,
+                    skipped=self._skips(message.commit_lsn),
+                    begun=message,
+                )
+            case m.Commit():
+                return self._commit(message, wal_start)
+            case m.BeginPrepare():
+                self._begin_prepare(message)
+            case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared():
+                return self._of_prepared(message, wal_start, ts_ms)
+            case m.StreamCommit():
+                self._order.check_outcome(message, wal_start)
+                return (*self._hand_over(), *self._stream_commit(message))
+            case m.StreamPrepare():
+                self._order.check_prepare(message, None, wal_start)
+                return (*self._hand_over(), self._stream_prepare(message))
+            case _ if self._streams.handle(message, wal_start, ts_ms):
+                pass
+            case _:
+                return self._within(message, wal_start, ts_ms)
+        return ()
+
+    def _of_prepared(
+        self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, wal_start: int, ts_ms: int
+    ) -> Iterator[CollectedEvent]:
+        """Handle a prepared transaction's end or its outcome: in the run if that is possible, else
+        by an event of its own.
+        """
+        run = self._run
+        if not isinstance(message, m.Prepare):
+            if self._open:
+                raise self._unended(message)
+            self._order.check_outcome(message, wal_start)
+            self._tables.told.resolve(message.identity, committed=isinstance(message, m.CommitPrepared))
+        match message:
+            case m.Prepare():
+                prepared = self._end_prepared(message, wal_start)
+                if prepared.told:
+                    self._tables.told.prepare(message.identity, prepared.told)
+                if self._may_hold(message, prepared):
+                    run.hold(message, prepared, ts_ms)
+                    return
+                yield from self._hand_over()
+                yield self._prepared_alone(message, prepared)
+            case m.CommitPrepared(identity=identity) if run.holds(identity):
+                run.commit(message)
+                if run.batch.bytes > _GROUP_BYTES:
+                    yield from self._hand_over()
+            case m.CommitPrepared():
+                yield from self._hand_over()
+                event: Event = CommitPreparedRead(message.identity, message.commit_lsn, message.end_lsn)
+                yield CollectedEvent(event, at_us=message.commit_ts_us)
+            case m.RollbackPrepared(identity=identity) if run.holds(identity):
+                run.roll_back(message)
+            case m.RollbackPrepared():
+                yield from self._hand_over()
+                event = RollbackPreparedRead(message.identity, message.end_lsn)
+                yield CollectedEvent(event, at_us=message.rollback_ts_us)
+
+    def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
+        """Handle a message that neither begins nor ends a transaction."""
+        match message:
+            case m.Relation():
+                if self.gathered and self._current is not None and not self._current.rows:
+                    yield from self._hand_over()  # a new shape may have to wait for the registry
+                told = self._current.told if self._current is not None else NOTHING_TOLD
+                self._tables.relation(message, committed=not self.half_prepared, told=told)
+            case m.Truncate():
+                self._truncate(message, wal_start, ts_ms)
+            case m.LogicalMessage(prefix=prefix) if prefix == PREFIX or not self._tables.messages.carried:
+                self._note_told(message)
+            case m.LogicalMessage():
+                yield from self._message(message, wal_start, ts_ms)
+            case m.Type():
+                self._tables.type(message)
+            case m.Origin():
+                pass  # which node a change was first made on is not part of the envelope
+            case _:
+                raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} out of place", offset=0)
+
+    def _commit(self, message: m.Commit, wal_start: int) -> Iterator[CollectedEvent]:
+        """End a plain transaction.
+
+        If it was handed over in part, the rest goes now and alone: behind it the group may close.
+        """
+        current = self._transaction(message)
+        begun = current.begun
+        if not isinstance(begun, m.Begin) or (begun.commit_lsn, begun.commit_ts_us) != (
+            message.commit_lsn,
+            message.commit_ts_us,
+        ):
+            raise self._unended(message)
+        self._order.check_outcome(message, wal_start)
+        self._current = None
+        if current.skipped:
+            self._passed = max(self._passed, message.end_lsn)
+            return
+        self._run.add_plain(message, current.rows, current.told)
+        if current.handed_over:
+            yield from self._hand_over()
+
+    def _begin_prepare(self, message: m.BeginPrepare) -> None:
+        identity = message.identity
+        facts = TransactionInfo(
+            identity.xid,
+            message.prepare_ts_us,
+            identity.downstream_id(message.prepare_lsn),
+            identity.gid,
+            self._parse_gid(identity.gid),
+        )
+        self._current = CurrentTransaction(facts, facts.header(), RowBatch(), CHUNK_BYTES, True, begun=message)
+
+    def _end_prepared(self, message: m.Prepare, wal_start: int) -> CurrentTransaction:
+        current = self._transaction(message)
+        if not isinstance(current.begun, m.BeginPrepare):
+            raise self._unended(message)
+        self._order.check_prepare(message, current.begun, wal_start)
+        self._current = None
+        return current
+
+    def _may_hold(self, message: m.Prepare, prepared: CurrentTransaction) -> bool:
+        """Whether its outcome may be read before anybody hears of it.
+
+        Not if Kafka or the ledger may have the transaction, if a rule parks it, or if its rows are
+        many.
+        """
+        return (
+            prepared.waiting is None
+            and not self._skips(message.prepare_lsn)
+            and not self._knows(message.identity)
+            and self._run.is_latest(message)
+            and self._park_reason(message.identity.gid, prepared.tables) is None
+        )
+
+    def _prepared_alone(self, message: m.Prepare, prepared: CurrentTransaction) -> CollectedEvent:
+        """Return the event that announces a prepared transaction, whose rows wait in the spool."""
+        waiting = self._spool_rows(prepared)
+        waiting.provisional = tuple(table for table in prepared.tables if not table.committed)
+        return self._prepared(
+            message,
+            rows=waiting,
+            changes=prepared.rows,
+            tables=prepared.tables,
+            more_topics=prepared.topics,
+            told=prepared.told,
+        )
+
+    def _park_reason(self, gid: str, tables: Iterable[TableVersion]) -> str | None:
+        if self._parks(gid):
+            return f"a rule of prepared.rules parks gid {gid}"
+        return next((reason for table in tables if (reason := table.park_reason)), None)
+
+    def _prepared(
+        self,
+        message: m.Prepare | m.StreamPrepare,
+        *,
+        rows: Rows,
+        changes: int,
+        tables: dict[TableVersion, None],
+        more_topics: dict[str, None],
+        told: Told,
+    ) -> CollectedEvent:
+        identity = message.identity
+        topics = dict.fromkeys(table.topic for table in tables if not table.void) | more_topics
+        prepared = PreparedRows(
+            identity,
+            message.prepare_lsn,
+            message.prepare_ts_us,
+            rows,
+            tuple(topics),
+            self._parse_gid(identity.gid),
+            told,
+        )
+        park_reason = self._park_reason(identity.gid, tables) or (CHANGED_SHAPE if rows.provisional else None)
+        event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
+        return CollectedEvent(event, at_us=message.prepare_ts_us, prepared=prepared)
+
+    def _stream_commit(self, message: m.StreamCommit) -> Iterator[CollectedEvent]:
+        streamed = self._streams.committed(message.xid)
+        if self._skips(message.commit_lsn):
+            streamed.drop()
+            self._passed = max(self._passed, message.end_lsn)
+            return
+        rows = streamed.changes
+        if rows:
+            streamed.end(_committed(message))
+            read = PlainRead(1, rows, message.end_lsn)
+            yield CollectedEvent(read, waited=streamed, at_us=message.commit_ts_us, told=streamed.told)
+        else:
+            streamed.drop()
+            read = PlainRead(0, 0, message.end_lsn)
+            yield CollectedEvent(read, at_us=message.commit_ts_us, told=streamed.told)
+
+    def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:
+        identity = message.identity
+        transaction_id = identity.downstream_id(message.prepare_lsn)
+        streamed = self._streams.ended(identity.xid)
+        parsed = self._parse_gid(identity.gid)
+        streamed.end(TransactionInfo(identity.xid, message.prepare_ts_us, transaction_id, identity.gid, parsed))
+        if streamed.told:
+            self._tables.told.prepare(identity, streamed.told)
+        return self._prepared(
+            message,
+            rows=streamed,
+            changes=streamed.changes,
+            tables=streamed.tables,
+            more_topics=streamed.topics,
+            told=streamed.told,
+        )
+
+    def _truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
+        current = self._transaction(message)
+        if current.skipped:
+            return
+        for oid in message.relations:
+            table = self._tables.of_relation(oid, provisional=current.is_prepared)
+            if table.outbox is not None:
+                continue
+            lists = self._lists(current, table)
+            current.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, current.header, ts_ms, lists)
+            current.rows += 1
+
+    def _message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
+        current = self._current
+        if message.transactional:
+            current = self._transaction(message)
+            if not current.skipped:
+                topic = self._tables.messages.append(
+                    message, wal_start, current.facts, current.header, ts_ms, current.batch
+                )
+                current.topics[topic] = None
+                current.rows += 1
+            return
+        self._order.check_message(message, wal_start)
+        if self._has(message.lsn):
+            self._passed = max(self._passed, message.lsn)
+            return
+        yield from self._hand_over()
+        batch = RowBatch()
+        facts = TransactionInfo(None, ts_ms * 1000, None, None)
+        self._tables.messages.append(message, wal_start, facts, None, ts_ms, batch)
+        yield CollectedEvent(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
+
+    def _note_told(self, message: m.LogicalMessage) -> None:
+        """Note what a DDL message tells, also in a transaction that Kafka has."""
+        if message.transactional and message.prefix == PREFIX and (told := self._tables.told.read(message.content)):
+            current = self._transaction(message)
+            current.told[told.oid] = told.behind(current.told)
+            if not current.is_prepared:
+                self._tables.told.note({told.oid: told})
+
+    def _transaction(self, message: m.Message) -> CurrentTransaction:
+        if self._current is None:
+            raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} outside of a transaction", offset=0)
+        return self._current
+
+    def _unended(self, message: m.Message) -> MalformedMessage:
+        """Make the error for a message that needs the end of the transaction before it."""
+        found = f"another one's {type(message).__name__}"
+        begun = self._current.begun if self._current is not None else None
+        if begun is None:
+            return MalformedMessage(f"PostgreSQL has not sent the end of a stream block, and {found} came", offset=0)
+        return missing_end(begun, found)
+
+    def _lists(self, current: CurrentTransaction, table: TableVersion) -> list[list[Record]]:
+        """Return the lists that the table's records go to.
+
+        A prepared transaction may have changed whether the table has a key, and with it the
+        partitions. Its commit is then refused, and its rollback forgets it.
+        """
+        current.tables[table] = None
+        if current.is_prepared and not current.batch.fits(table.topic, table.partitions):
+            self._spool_rows(current)
+        return current.batch.lists(table.topic, table.partitions)
+
+
+def _committed(message: m.Begin | m.StreamCommit) -> TransactionInfo:
+    """Return the facts of a plain transaction."""
+    transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
+    return TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None, commit_lsn=message.commit_lsn)

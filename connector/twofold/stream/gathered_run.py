@@ -1,0 +1,224 @@
+"""`GatheredRun`: neighbouring outcomes that the bridge hears of by one event, with their rows.
+
+A prepared transaction takes part if its outcome follows soon: its PREPARE is held here, no event
+announces it, and its COMMIT PREPARED puts its rows into the run as a plain transaction's. That
+needs no spool, no phase in the bridge and no deadline.
+
+The rule that makes this safe: before the bridge hears of anything behind a PREPARE that is held, it
+hears where the oldest such PREPARE is (`events.Unannounced`), and reports no position beyond it.
+The run's event names the oldest prepare that it resolves, which holds the position until Kafka has
+the run.
+
+All that are held are announced when the socket is empty. While it is not, the oldest are announced
+when they have waited for `prepared.open_within`, or when the held rows exceed `HELD_BYTES_MAX`. If
+more are in doubt than the pool has producers, the oldest are announced after a longer wait, whether
+the socket is empty or not: nothing would open them earlier. On kill -9 everything here is sent
+again, like the rest of what was collected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from twofold.bridge.events import NO_FLOOR, PlainRead, PlainUnfinished, Unannounced
+from twofold.descriptions.told_table import ToldTable
+from twofold.kafka.batch import RowBatch
+from twofold.source import messages as m
+from twofold.stream.bookkeeping_records import outcome
+from twofold.stream.waiting_rows import BatchRows, CollectedEvent
+from twofold.tables.table_version import TableVersion, TransactionInfo
+from twofold.tables.told_tables import NOTHING_TOLD, Told
+from twofold_avro.records import PreparedOutcome
+from twofold_avro.transcode import TransactionHeader
+from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
+
+CROWD_FACTOR = 10
+"""Of more than the pool has producers each waits so many times `prepared.open_within`.
+
+To open and commit a few of them, one after the other, would let all others wait for Kafka.
+"""
+
+HELD_BYTES_MAX = 8 << 20
+"""As they were read. In memory they take about three times as much."""
+
+
+class _Held(NamedTuple):
+    """A prepared transaction of which the bridge has not heard."""
+
+    prepare: m.Prepare
+    transaction: CurrentTransaction
+    size: int
+    read_ms: int
+
+
+@dataclass(slots=True)
+class CurrentTransaction:
+    """The transaction that is being read, or one that is held."""
+
+    facts: TransactionInfo
+    header: TransactionHeader
+    batch: RowBatch
+    bytes_max: int
+    """A larger batch is handed over, or spooled, at once."""
+    is_prepared: bool = False
+    skipped: bool = False
+    waiting: BatchRows | None = None
+    """Its rows in the spool, once there are any."""
+    tables: dict[TableVersion, None] = field(default_factory=dict)
+    topics: dict[str, None] = field(default_factory=dict)
+    """The topics of its events and logical messages."""
+    told: dict[int, ToldTable] = field(default_factory=dict)
+    """What its DDL messages tell of tables."""
+    rows: int = 0
+    begun: m.Begin | m.BeginPrepare | None = None
+    """The message that began it."""
+    handed_over: bool = False
+    """Some of its rows have gone to the group."""
+
+
+class GatheredRun:
+    """The run that is being gathered; used by the thread that reads."""
+
+    def __init__(self, *, hold_s: float, pool: int) -> None:
+        """`hold_s`: how long one may wait for its outcome, while no more than `pool` do."""
+        self._hold_ms = hold_s * 1000
+        self._pool = pool
+        self.batch = RowBatch()
+        self._held: OrderedDict[PreparedIdentity, _Held] = OrderedDict()
+        self._held_bytes = 0
+        self._told = NO_FLOOR
+        self._latest = NO_LSN
+        self._begin()
+
+    def _begin(self) -> None:
+        self._transactions = self._rows = self._rolled_back = self._at_us = 0
+        self._end = NO_LSN
+        self._floor = NO_FLOOR
+        self._committed = 0
+        self._outcomes: list[PreparedOutcome] = []
+        self._told_tables: dict[int, ToldTable] = {}
+
+    @property
+    def has_outcomes(self) -> bool:
+        """Whether there are outcomes without an event yet."""
+        return self._end != NO_LSN
+
+    def add_plain(self, message: m.Commit, rows: int, told: Told = NOTHING_TOLD) -> None:
+        """Add a plain transaction; its rows are in `batch`."""
+        self._add_told(told)
+        self._transactions += 1
+        self._rows += rows
+        self._end = message.end_lsn
+        self._at_us = message.commit_ts_us
+
+    def hold(self, message: m.Prepare, transaction: CurrentTransaction, ts_ms: int) -> None:
+        """Hold a prepared transaction until its outcome, or until it is announced."""
+        size = transaction.batch.bytes
+        self._held[message.identity] = _Held(message, transaction, size, ts_ms)
+        self._held_bytes += size
+        self._latest = message.prepare_lsn
+
+    def is_latest(self, message: m.Prepare) -> bool:
+        """Whether the prepare lies behind the prepares of all transactions that are held.
+
+        Only transactions that were prepared before the slot's two_phase_at come out of order.
+        """
+        return message.identity not in self._held and message.prepare_lsn >= self._latest
+
+    def holds(self, identity: PreparedIdentity) -> bool:
+        return identity in self._held
+
+    def commit(self, message: m.CommitPrepared) -> None:
+        """Add the rows of one that is held; without rows it is no transaction to readers."""
+        identity = message.identity
+        prepare, transaction = self._remove(identity)
+        if transaction.rows:
+            self.batch.add(transaction.batch)
+            self._transactions += 1
+            self._rows += transaction.rows
+            parsed, at_us = transaction.facts.parsed, message.commit_ts_us
+            self._outcomes.append(outcome(identity, prepare.prepare_lsn, parsed, message.commit_lsn, at_us))
+            self._at_us = at_us
+        self._committed += 1
+        self._add_told(transaction.told)
+        self._resolve(prepare, message.end_lsn)
+
+    def roll_back(self, message: m.RollbackPrepared) -> None:
+        """Forget one that is held."""
+        prepare, _ = self._remove(message.identity)
+        self._rolled_back += 1
+        self._resolve(prepare, message.end_lsn)
+
+    def take_run(self, *, unfinished: bool) -> CollectedEvent | None:
+        """Return the event of all outcomes, and begin the next run; None if there is nothing to
+        tell.
+
+        `unfinished`: rows of a transaction whose commit is not read are in the batch too. One event
+        names both. With two, the group could close between them with half a transaction in it.
+        """
+        if self.has_outcomes:
+            resolved = self._floor, self._committed, self._rolled_back
+            read = PlainRead(self._transactions, self._rows, self._end, unfinished, *resolved)
+            collected = CollectedEvent(
+                read, self.batch, at_us=self._at_us, outcomes=tuple(self._outcomes), told=self._told_tables
+            )
+            self._begin()
+        elif unfinished:
+            collected = CollectedEvent(PlainUnfinished(), self.batch)
+        else:
+            return None
+        self.batch = RowBatch()
+        return collected
+
+    def take_held(
+        self, now_ms: float, *, drained_with: int | None = None
+    ) -> Iterator[tuple[m.Prepare, CurrentTransaction, int]]:
+        """Yield those that are to be announced, the oldest first, and when they were read.
+
+        `drained_with`: the socket is empty, and so many others are in doubt.
+        """
+        wait_ms = self._wait_ms(drained_with)
+        while self._held:
+            first = next(iter(self._held.values()))
+            if now_ms < first.read_ms + wait_ms and self._held_bytes <= HELD_BYTES_MAX:
+                return
+            yield *self._remove(first.prepare.identity), first.read_ms
+
+    def _wait_ms(self, drained_with: int | None) -> float:
+        if len(self._held) + (drained_with or 0) > self._pool:
+            return self._hold_ms * CROWD_FACTOR
+        return self._hold_ms if drained_with is None else -math.inf
+
+    def wait_s(self, now_ms: float, drained_with: int) -> float:
+        """Return how long the oldest may still wait while the socket is empty."""
+        first = next(iter(self._held.values()), None)
+        return math.inf if first is None else max(0.0, first.read_ms + self._wait_ms(drained_with) - now_ms) / 1000
+
+    def unannounced(self, *, lower: bool) -> list[CollectedEvent]:
+        """Return the event that says where the oldest that is held was prepared, if that has
+        changed in this direction.
+        """
+        first = next(iter(self._held.values()), None)
+        oldest = NO_FLOOR if first is None else first.prepare.prepare_lsn
+        if (oldest < self._told) if lower else (oldest > self._told):
+            self._told = oldest
+            return [CollectedEvent(Unannounced(oldest))]
+        return []
+
+    def _add_told(self, told: Told) -> None:
+        """Add what a committed transaction tells."""
+        if told:
+            self._told_tables |= {oid: each.behind(self._told_tables) for oid, each in told.items()}
+
+    def _remove(self, identity: PreparedIdentity) -> tuple[m.Prepare, CurrentTransaction]:
+        held = self._held.pop(identity)
+        self._held_bytes -= held.size
+        return held.prepare, held.transaction
+
+    def _resolve(self, prepare: m.Prepare, end_lsn: Lsn) -> None:
+        self._floor = min(self._floor, prepare.prepare_lsn)
+        self._end = end_lsn

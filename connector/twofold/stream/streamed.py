@@ -1,0 +1,318 @@
+"""Transactions in progress: the part that PostgreSQL streams before they end.
+
+Rows are encoded as they come, except for what only the end of the transaction decides: its time,
+its position, its gid, and each change's place among those that were not rolled back. They wait in
+the spool, each with its subtransaction. A rollback to a savepoint removes its subtransactions'
+rows. The end fills in the rest and gives all rows as one transaction, chunk by chunk.
+
+A Relation message holds for its transaction alone until that commits. Nothing is registered before
+the end: a shape that only a rolled back savepoint had is never registered.
+
+On kill -9, and when the connection is lost, everything is sent again from the first row, because no
+position behind the end was reported.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterator
+from typing import Any
+
+from twofold.descriptions.told_table import PREFIX, ToldTable
+from twofold.errors import RunEnded
+from twofold.kafka.batch import Record, RowBatch
+from twofold.outbox.event_topics import size_of
+from twofold.outbox.outbox import OutboxEvent, OutboxTable
+from twofold.source import messages as m
+from twofold.source.decoder import row_place
+from twofold.source.session import Keepalive, Received
+from twofold.spool import Spool, SpooledRows
+from twofold.tables.table_version import DescribedVersion, TableVersion, TransactionInfo
+from twofold.tables.tables import Tables
+from twofold_avro.transcode import Packer, TransactionHeader
+from twofold_common.positions import Lsn
+
+CHUNK_BYTES = 1 << 17
+"""The size of a piece that goes into the spool, and is completed and handed over when it leaves.
+
+It stays in a core's own cache between the two. A megabyte took half as long again
+(docs/inside/measurements).
+"""
+REST_BYTES = 1 << 16
+"""The most that a transaction keeps outside the spool while others have their turn."""
+
+_MESSAGE = -1
+_EVENT = -2
+
+
+class Streamed:
+    """One transaction in progress. Its rows are `Rows` once `end` was called."""
+
+    def __init__(self, waiting: SpooledRows, tables: Tables, packer: Packer) -> None:
+        self._waiting = waiting
+        self._packer = packer
+        self._all_tables = tables
+        self._header = TransactionHeader.later()
+        self._runs: list[list[Any]] = []
+        self._chunk: list[Record] = []
+        self._chunk_bytes = 0
+        self._tables: dict[TableVersion, int] = {}
+        self._made: dict[int, _Made] = {}
+        self._gone: set[int] = set()
+        self._run: tuple[int, int] | None = None
+        self._facts: TransactionInfo | None = None
+        self.relations: dict[int, DescribedVersion] = {}
+        self.told: dict[int, ToldTable] = {}
+        self.topics: dict[str, None] = {}
+        """The topics of its events and logical messages."""
+        self._has_messages = False
+        self.bytes = 0
+
+    def relation(self, message: m.Relation) -> None:
+        self.relations |= self._all_tables.descriptions(message, self.told)
+        self._run = None
+
+    def rows(self, received: Received, at: int, ts_ms: int) -> int:
+        """Encode this row of a block, and the following rows of the same table and subtransaction.
+
+        Return the index of the next message.
+        """
+        item = received[at]
+        assert not isinstance(item, Keepalive), "a row"
+        subxid, oid = row_place(item[1])
+        if self._run != (subxid, oid):
+            table = self._table(oid)
+            if table.outbox is not None:
+                self._event(subxid, table.outbox, item[1])
+                return at + 1
+            self._begin_run(subxid, oid, table)
+        before, room = len(self._chunk), CHUNK_BYTES - self._chunk_bytes
+        behind, taken = self._append_run(received, at, 5, self._header, ts_ms, self._lists, room)
+        added = len(self._chunk) - before
+        self._current[2] += added
+        self._made_now.count(added, changes=behind - at)
+        self._took(taken)
+        return behind
+
+    def truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
+        assert message.xid is not None
+        for oid in message.relations:
+            table = self._table(oid)
+            if table.outbox is not None:
+                continue
+            self._begin_run(message.xid, oid, table)
+            one: list[Record] = []
+            table.plan.truncate(wal_start, self._header, ts_ms, [one] * table.partitions)
+            self._chunk.append(one[0])
+            self._current[2] += 1
+            self._made_now.count(1 if table.keyless else table.partitions)
+        self._run = None
+
+    def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
+        """Keep a message. PostgreSQL does not say which subtransaction made it."""
+        assert message.xid is not None
+        if message.prefix == PREFIX:
+            if told := self._all_tables.told.read(message.content):
+                self.told[told.oid] = told.behind(self.told)
+                self._has_messages = True
+            return
+        if not self._all_tables.messages.carried:
+            return
+        self.topics[self._all_tables.messages.prepare(message)] = None
+        self._run = None
+        self._runs.append([message.xid, _MESSAGE, 0, message.lsn, wal_start, ts_ms, message.prefix, message.content])
+        self._made.setdefault(message.xid, _Made()).count(1)
+        self._has_messages = True
+        self._took(len(message.content))
+
+    def take_back(self, subxid: int) -> None:
+        """Remove a rolled back subtransaction's rows.
+
+        Messages of their own name those within it.
+        """
+        if self._has_messages:
+            raise StreamUnclear(
+                "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not say which messages belong to it; it is read again without"
+                " streaming (source.streaming), which does"
+            )
+        self._gone.add(subxid)
+        self._made.pop(subxid, None)
+        self._run = None
+
+    def rest(self) -> None:
+        """Spool the rows: others have their turn now."""
+        if self._chunk_bytes > REST_BYTES:
+            self._spool()
+
+    def end(self, facts: TransactionInfo) -> None:
+        """Note that no row follows, and what all of them share."""
+        self._spool()
+        self._facts = facts
+
+    @property
+    def changes(self) -> int:
+        return sum(made.changes for made in self._made.values())
+
+    @property
+    def records(self) -> int:
+        return sum(made.records for made in self._made.values())
+
+    @property
+    def tables(self) -> dict[TableVersion, None]:
+        """Return the tables whose rows were not rolled back."""
+        return {table: None for made in self._made.values() for table in made.tables}
+
+    @property
+    def provisional(self) -> tuple[TableVersion, ...]:
+        """The tables with provisional ids.
+
+        Rows take their ids at the end, so tables committed meanwhile are not.
+        """
+        return tuple(table for table in self.tables if not table.committed)
+
+    def batches(self) -> Iterator[RowBatch]:
+        assert self._facts is not None, "the transaction has ended"
+        header = self._facts.header()
+        for chunk in self._waiting.chunks():
+            yield self._batch(chunk, self._facts, header)
+
+    def drop(self) -> None:
+        self._waiting.drop()
+
+    def _table(self, oid: int) -> TableVersion:
+        said = self.relations.get(oid)
+        return said.table if said else self._all_tables.of_relation(oid, provisional=True)
+
+    def _event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
+        """Keep the event that a row of an outbox is, if it is one."""
+        if (event := self._all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
+            return
+        self.topics[event.topic] = None
+        self._run = None
+        self._runs.append([subxid, _EVENT, 0, *event])
+        self._made.setdefault(subxid, _Made()).count(1)
+        self._took(size_of(event))
+
+    def _begin_run(self, subxid: int, oid: int, table: TableVersion) -> None:
+        self._made_now = self._made.setdefault(subxid, _Made())
+        self._made_now.touch(table)
+        self._current = [subxid, self._tables.setdefault(table, len(self._tables)), 0]
+        self._runs.append(self._current)
+        self._lists = [self._chunk] * table.partitions
+        self._append_run = table.plan.append_run
+        self._run = subxid, oid
+
+    def _took(self, size: int) -> None:
+        self.bytes += size
+        self._chunk_bytes += size
+        if self._chunk_bytes > CHUNK_BYTES:
+            self._spool()
+
+    def _spool(self) -> None:
+        if self._runs:
+            self._waiting.append(marshal.dumps(list(self._packed())))
+        self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
+
+    def _packed(self) -> Iterator[tuple[object, ...]]:
+        """Yield each run with its records."""
+        at = 0
+        for subxid, number, count, *place in self._runs:
+            behind = at + count
+            yield subxid, number, self._packer.pack(self._chunk, at, behind), *place
+            at = behind
+
+    def _batch(self, chunk: bytes, facts: TransactionInfo, header: TransactionHeader) -> RowBatch:
+        runs: list[tuple[Any, ...]] = marshal.loads(chunk)  # noqa: S302  (written by this process into a file without a name)
+        batch, tables = RowBatch(), list(self._tables)
+        for subxid, number, packed, *place in runs:
+            if number == _MESSAGE:
+                lsn, wal_start, ts_ms, prefix, content = place
+                said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
+                self._all_tables.messages.append(said, wal_start, facts, header, ts_ms, batch)
+            elif number == _EVENT:
+                if subxid not in self._gone:
+                    self._all_tables.events.append(OutboxEvent(*place), batch)
+            elif subxid not in self._gone and not (table := tables[number]).void:
+                header.finish(packed, table.shape.oid, table.registered_ids, table.lists(batch))
+        batch.bytes = len(chunk)
+        return batch
+
+
+class _Made:
+    """The rows of one subtransaction. There may be millions of these."""
+
+    __slots__ = ("changes", "records", "tables")
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.records = 0
+        self.tables: tuple[TableVersion, ...] = ()
+
+    def touch(self, table: TableVersion) -> None:
+        if table not in self.tables:
+            self.tables += (table,)
+
+    def count(self, records: int, changes: int = 1) -> None:
+        self.changes += changes
+        self.records += records
+
+
+class Streams:
+    """All transactions in progress, and the block that is being read."""
+
+    def __init__(self, tables: Tables, spool: Spool) -> None:
+        self._tables = tables
+        self._spool = spool
+        self._packer = Packer()
+        self._streamed: dict[int, Streamed] = {}
+        self.block: Streamed | None = None
+        """The transaction of the rows that come now."""
+
+    def handle(self, message: m.Message, wal_start: int, ts_ms: int) -> bool:
+        """Handle a message; return whether it belonged to a transaction in progress."""
+        match message:
+            case m.StreamStart(xid):
+                if xid not in self._streamed:
+                    self._streamed[xid] = Streamed(self._spool.new(), self._tables, self._packer)
+                self.block = self._streamed[xid]
+            case m.StreamStop() if self.block is not None:
+                self.block.rest()
+                self.block = None
+            case m.StreamAbort(xid, subxid):
+                self._abort(xid, subxid)
+            case m.Relation() if self.block is not None:
+                self.block.relation(message)
+            case m.Truncate() if self.block is not None:
+                self.block.truncate(message, wal_start, ts_ms)
+            case m.LogicalMessage() if self.block is not None:
+                self.block.message(message, wal_start, ts_ms)
+            case _:
+                return False
+        return True
+
+    def _abort(self, xid: int, subxid: int) -> None:
+        """Roll back a savepoint, or the whole transaction."""
+        if xid == subxid:
+            self.ended(xid).drop()
+        elif xid in self._streamed:
+            self._streamed[xid].take_back(subxid)
+
+    def ended(self, xid: int) -> Streamed:
+        """Remove a transaction that is no longer in progress."""
+        streamed = self._streamed.pop(xid, None)
+        if streamed is None:
+            raise RunEnded(f"PostgreSQL ended transaction {xid} as a streamed one, and it was not")
+        return streamed
+
+    def committed(self, xid: int) -> Streamed:
+        """Remove a committed transaction, and adopt its relations: the server does not send them
+        again.
+        """
+        streamed = self.ended(xid)
+        self._tables.adopt(streamed.relations)
+        self._tables.told.note(streamed.told)
+        return streamed
+
+
+class StreamUnclear(RunEnded):
+    """Streamed changes are ambiguous; without streaming they are not."""

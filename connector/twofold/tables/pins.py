@@ -1,0 +1,341 @@
+"""The pins of one run: what Kafka's progress topic says of each table's topic, and what is not
+written there yet.
+
+Pure: nothing here asks a server. A pin joins a topic with its partitions, its schemas, the table
+that it was made for and its backfill. `registrar` makes sure that what is pinned exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from twofold.descriptions.description import Description
+from twofold.descriptions.hidden_columns import HiddenColumns
+from twofold.descriptions.staleness import AWAY, WAS_AWAY, Lacking, NeedsReload, find_lacking, graver
+from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
+from twofold.source.messages import Relation
+from twofold.tables.table_lives import TableLives
+from twofold.tables.told_tables import Told
+from twofold_avro.names import topic_of
+from twofold_avro.records import Pin
+from twofold_avro.shapes import TableShape
+
+
+@dataclass(frozen=True, slots=True)
+class StaleTopic:
+    """A topic that lacks, or may lack, what PostgreSQL did not send."""
+
+    topic: str
+    relation: int
+    lacking: Lacking
+
+
+class Pins:
+    """The pins by topic. The thread that reads owns them.
+
+    Whether a table is in backfill is not theirs to know: `lives` does, and the gate completes a pin
+    with it when the pin is written.
+    """
+
+    def __init__(
+        self, prefix: str, pins: dict[str, Pin], lives: TableLives, *, load_first: bool, is_told: bool = False
+    ) -> None:
+        """`load_first`: load the existing rows of new tables.
+
+        `is_told`: messages tell each change of a table.
+        """
+        self._prefix = prefix
+        self._pins = pins
+        self._lives = lives
+        self._load_first = load_first
+        self._unwritten: dict[str, Pin] = {}
+        self._is_told = is_told
+        self._to_be_emptied: dict[str, Description] = {}
+        """What the tables of topics whose truncate is still to come were before that."""
+        self._told: dict[int, Description] = {}
+        """What messages have told in this run, up to the commit that takes the pins."""
+        self._told_lately: frozenset[int] = frozenset()
+        self._told_before: frozenset[int] = frozenset()
+        """Those that messages told of since the last look, and between that and the one before."""
+        self._stale = [
+            StaleTopic(topic, pin.relation, NeedsReload(pin.stale or ""))
+            for topic, pin in pins.items()
+            if pin.reload_due and pin.relation
+        ]
+        self._ever = dict(pins)
+        """The last pin of each topic, also of one that is forgotten or restarts."""
+        self._hidden: dict[str, tuple[int, str | None]] = {}
+        """What of each topic's table is hidden now, with the table's oid."""
+
+    @property
+    def ever(self) -> Mapping[str, Pin]:
+        """The last pin of each topic, also of one that is forgotten or restarts."""
+        return self._ever
+
+    @property
+    def all(self) -> Mapping[str, Pin]:
+        """What is pinned of each table, by topic."""
+        return self._pins
+
+    def __getitem__(self, topic: str) -> Pin:
+        return self._pins[topic]
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._pins
+
+    def find(self, topic: str) -> Pin | None:
+        return self._pins.get(topic)
+
+    def former(self, topic: str, oid: int) -> list[tuple[str, Pin]]:
+        """Return what is pinned of the table under other names, before it has its own pin."""
+        return former_pins(self._ever, topic, oid)
+
+    def topic_of(self, relation: Relation) -> str:
+        return topic_of(self._prefix, relation.schema, relation.table)
+
+    def topics_of(self, relations: Iterable[Relation]) -> set[str]:
+        return set(map(self.topic_of, relations))
+
+    def described(self) -> list[Description]:
+        """Return what the tables were, as their pins have it; a later name of one last."""
+        pins = sorted(self._pins.values(), key=lambda pin: not pin.is_passed_over)
+        return [each for pin in pins if (each := Description.from_text(pin.stored))]
+
+    def take_unwritten(self) -> dict[str, Pin]:
+        """Return the pins that the main producer's next commit must carry."""
+        pins, self._unwritten = self._unwritten, {}
+        return pins
+
+    def _write(self, topic: str, pin: Pin) -> None:
+        self._pins[topic] = self._unwritten[topic] = self._ever[topic] = pin
+
+    # --- the topics of a session's beginning
+
+    def restart(self, topics: Iterable[str], in_use: set[str]) -> None:
+        """Restart these topics: their pins no longer count, and their loads begin with a truncate.
+
+        A table that is not `in_use` is not loaded, and rows that do not fit are passed over. A
+        table that is published again after rows of it were passed over restarts by itself.
+        """
+        gone = {topic for topic, pin in self._pins.items() if pin.is_passed_over}
+        for topic in {*topics, *(gone & in_use)}:
+            if topic in in_use:
+                self._pins.pop(topic, None)
+                self._lives.apply(topic, TopicUnpinned())
+            elif topic in self._pins:
+                self.unpublish(topic)
+
+    def forget(self, topic: str) -> None:
+        """Forget a topic that does not exist any more."""
+        del self._pins[topic]
+        self._lives.apply(topic, TableUnpublished())
+
+    def unpublish(self, topic: str) -> None:
+        """Load nothing, and pass over rows that do not fit: a session begins without the table."""
+        self._lives.apply(topic, TableUnpublished())
+        self._pass_over(topic)
+
+    def give_up(self, topic: str) -> None:
+        """Pass over rows that do not fit, as long as no table of this name is published."""
+        self._lives.apply(topic, RowsPassedOver())
+        self._pass_over(topic)
+
+    def _pass_over(self, topic: str) -> None:
+        self._write(topic, replace(self._pins[topic].pass_over(), backfill="ready", bound=None))
+
+    # --- a version of a table is committed
+
+    def pin_version(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None, ids: Ids) -> None:
+        """Pin a version of the table whose schemas are registered and whose topic exists."""
+        key_id, value_id = ids
+        pin = self._pins.get(topic)
+        self.note_if_recreated(topic, shape.oid)
+        life = self._lives[topic]
+        starts_over = life.empties or life.recreated
+        # Until the topic is emptied the pin names the former table: a run after this one must know
+        # it.
+        relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
+        new = pin or replace(self._new_pin(shape, topic, partitions, key_schema), stored=self._told_of(shape.oid))
+        new = self._with_hidden(topic, replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
+        if new != pin:
+            self._write(topic, new)
+
+    def note_hidden(self, topic: str, oid: int, hidden: HiddenColumns) -> None:
+        """Pin which columns of this table the data policy hides, once the topic is that table's."""
+        self._hidden[topic] = oid, hidden.to_text()
+        pin = self._pins.get(topic)
+        if pin and (new := self._with_hidden(topic, pin)) != pin:
+            self._write(topic, new)
+
+    def _with_hidden(self, topic: str, pin: Pin) -> Pin:
+        oid, hidden = self._hidden.get(topic, (None, None))
+        return replace(pin, hidden=hidden) if pin.relation == oid and oid is not None else pin
+
+    def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
+        reload = self._lives.is_emptying(topic)
+        if not (reload or self._load_first):
+            return Pin(shape.schema, shape.table, partitions, key_schema)
+        self._lives.apply(topic, TopicPinned(shape.keyless))
+        bound = self._lives[topic].progress.to_bytes() if reload else None
+        return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
+
+    def _told_of(self, oid: int) -> str | None:
+        """Return what messages have told of a table that has no pin yet."""
+        told = self._told.get(oid)
+        return told.to_text() if told and told.publication else None
+
+    def note_if_recreated(self, topic: str, oid: int) -> None:
+        """Notice that another table has the name: the former one's rows are gone."""
+        pin = self._pins.get(topic)
+        if pin and pin.relation not in {None, oid} and self._load_first and not self._lives.is_emptying(topic):
+            self._lives.apply(topic, TableRecreated())
+
+    def note_other_names(self, topic: str, oid: int) -> list[str]:
+        """Note that rows of this table come under this topic: those of its other names lack them.
+
+        Return the topics of its other names. They restart when the table has their name again.
+        """
+        stale = f"rows of it were published in {topic} while it had another name"
+        lacking = [
+            other
+            for other, pin in self._pins.items()
+            if other != topic
+            and pin.relation == oid
+            and pin.stale != stale
+            and not (self._lives[other].empties or self._lives[other].recreated)
+        ]
+        for other in lacking:
+            if self._load_first:
+                self.give_up(other)
+            else:
+                self._write(other, replace(self._pins[other], stale=stale))
+        return lacking
+
+    def note_told(self, told: Told) -> None:
+        """Pin what messages tell of tables, for the commit that they belong to or join."""
+        self._told_lately |= frozenset(told)
+        for oid, each in told.items():
+            now = self._told[oid] = each.described
+            named = topic_of(self._prefix, each.schema, each.name)
+            for topic in [topic for topic, pin in self._pins.items() if pin.oid == oid]:
+                if topic != named:  # that the table has its name again will be another change
+                    self._write(topic, replace(self._pins[topic], stored=now.to_text()))
+                elif self._lives.is_emptying(topic):
+                    self._note_before_truncate(topic, now)
+                else:
+                    self._note(topic, now, self._lacks(topic, now, each.lacking))
+
+    def note_descriptions(
+        self, relations: Iterable[Relation], described: Mapping[int, Description]
+    ) -> dict[int, Description]:
+        """Pin what the catalog has of the published tables, but not of those that messages told of
+        lately: the catalog may be older.
+
+        Return the descriptions that differ from what the pins had.
+        """
+        changed = dict[int, Description]()
+        relations = tuple(relations)
+        told = self._told_lately | self._told_before
+        self._told_before, self._told_lately = self._told_lately, frozenset()
+        for relation in relations:
+            topic, now = self.topic_of(relation), described.get(relation.oid)
+            pin = self._pins.get(topic)
+            if pin is None or now is None or now.oid in told:
+                continue
+            if now.oid in self._told:
+                self._told[now.oid] = now
+            if self._lives.is_emptying(topic):
+                self._note_before_truncate(topic, now)
+            elif pin.stored != now.to_text():
+                changed[now.oid] = now
+                self._note(topic, now, self._lacks(topic, now))
+        self._note_absent(self.topics_of(relations), told)
+        return changed
+
+    def _note_before_truncate(self, topic: str, now: Description) -> None:
+        """Note what the table is while the topic's truncate is still to come."""
+        self._to_be_emptied.setdefault(topic, now)
+        if self._pins[topic].relation == now.oid:
+            self._write(topic, replace(self._pins[topic], stored=now.to_text()))
+
+    def _lacks(self, topic: str, now: Description, earlier: Lacking | None = None) -> Lacking | None:
+        """Return what the topic lacks, if that is known; `earlier`: what messages say of it."""
+        pin = self._pins[topic]
+        if pin.relation != now.oid:
+            return None  # it is loaded, or another table's rows are in the topic for good
+        if pin.stored == AWAY:
+            return WAS_AWAY
+        before = Description.from_text(pin.stored)
+        if before is None or before.oid != now.oid:
+            return None  # the former table's description: this table was recreated
+        is_told = now.oid in self._told_lately
+        return graver(find_lacking(before, now, untold=self._is_told and not is_told), earlier)
+
+    def _note(self, topic: str, now: Description, lacking: Lacking | None) -> None:
+        pin = self._pins[topic]
+        stored = now.to_text() if now.publication else AWAY
+        if lacking is None:
+            new = replace(pin, stored=stored)
+        else:
+            self._stale.append(StaleTopic(topic, now.oid, lacking))
+            due = pin.reload_due or isinstance(lacking, NeedsReload)
+            new = replace(pin, stored=stored, stale=lacking.reason, reload_due=due)
+        if new != pin:
+            self._write(topic, new)
+
+    def take_stale(self) -> list[StaleTopic]:
+        """Return what was found stale since the last call, and what an earlier run left."""
+        found, self._stale = self._stale, []
+        return [each for each in found if each.topic in self._pins and not self._lives.is_emptying(each.topic)]
+
+    def reload(self, topic: str) -> None:
+        """Note that the topic is being reloaded: the load is newer than the description."""
+        if now := Description.from_text(self._pins[topic].stored):
+            self._to_be_emptied[topic] = now
+
+    def only_name(self, topic: str) -> None:
+        """Note that the topic is stale, and that a person decides about it."""
+        if self._pins[topic].reload_due:
+            self._write(topic, replace(self._pins[topic], reload_due=False))
+
+    def _note_absent(self, published: set[str], told: frozenset[int]) -> None:
+        """Note which tables are not published now: what changes meanwhile is not sent."""
+        for topic, pin in tuple(self._pins.items()):
+            if topic not in published and pin.stored not in {None, AWAY} and pin.oid not in told:
+                self._write(topic, replace(pin, stored=AWAY))
+
+    # --- a table's backfill
+
+    def emptied(self, topic: str, relation: int | None) -> None:
+        """Note that later rows are behind the truncate, and belong to the table as it is now.
+
+        What changed between the first description that is older than the load and the last one may
+        be missing in the load.
+        """
+        pin = self._pins[topic]
+        relation = pin.relation if relation is None else relation
+        first = self._to_be_emptied.pop(topic, None)
+        first = first if first and first.oid == relation else None
+        last = Description.from_text(pin.stored) if first or self._is_told else None
+        last = last if last and last.oid == relation else self._told.get(relation or 0)
+        now = last or first
+        new = replace(pin, relation=relation, stored=now.to_text() if now else None, stale=None, reload_due=False)
+        self._write(topic, self._with_hidden(topic, new))
+        if first and last and (lacking := find_lacking(first, last)):
+            self._note(topic, last, lacking)
+
+    def gone(self, topic: str) -> None:
+        """Note that a load found no such table: a later one restarts the topic."""
+        self._write(topic, self._pins[topic].pass_over())
+
+
+def former_pins(pins: Mapping[str, Pin], topic: str, oid: int) -> list[tuple[str, Pin]]:
+    """Return the pins of a table that was renamed; none once its own topic is pinned."""
+    if topic in pins and pins[topic].oid == oid:
+        return []
+    return [(other, pin) for other, pin in pins.items() if pin.oid == oid]
+
+
+Ids = tuple[int | None, int]
+"""The ids of the key's and the envelope's schema."""

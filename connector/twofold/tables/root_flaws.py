@@ -1,0 +1,69 @@
+"""Follows whether partitions send what the table needs under whose name they are published.
+
+The catalog shows that only for now (`source.flaws`). The stream describes each partition before its
+first row and after each change, and before it the table. So no row of a partition with another
+identity is taken for a row of the table, whenever it was written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from twofold.kafka.batch import VOID
+from twofold.source.catalog import Catalog
+from twofold.source.flaws import covers, refusal_of, uncovered
+from twofold.source.messages import Relation
+from twofold.tables.table_version import DescribedVersion, TableVersion
+from twofold_avro.shapes import TableShape
+
+
+class RootFlaws:
+    """The partitions of one run that lack what their root needs."""
+
+    def __init__(self, catalog: Catalog, make_void: Callable[[TableShape], TableVersion]) -> None:
+        """`make_void`: makes a version none of whose rows is published."""
+        self._catalog = catalog
+        self._make_void = make_void
+        self._partitions: dict[int, dict[int, str]] = {}
+        """Names of partitions by their oid, by their root's."""
+
+    def after(
+        self, partition: Relation, describe: Callable[[Relation], DescribedVersion]
+    ) -> tuple[int, DescribedVersion] | None:
+        """Return the root's oid and version after its partition was described; None without a
+        root.
+
+        While a partition lacks something, the rows of all are void: which one a row is of is not in
+        the stream.
+        """
+        root = self._catalog.root_of(partition)
+        if root is None:
+            return None
+        said = describe(root)
+        flawed = self._partitions.setdefault(root.oid, {})
+        key = frozenset(column.name for column in said.table.shape.key)
+        if _is_covered(key, partition):
+            flawed.pop(partition.oid, None)
+        else:
+            flawed[partition.oid] = f"{partition.schema}.{partition.table}"
+        return root.oid, replace(said, table=self._void(said.table.shape, key, flawed)) if flawed else said
+
+    def _void(self, shape: TableShape, key: frozenset[str], flawed: dict[int, str]) -> TableVersion:
+        void = self._make_void(shape)
+        names = ", ".join(sorted(flawed.values()))
+        void.flaw = refusal_of([uncovered(shape.schema, shape.table, names, key, ())])
+        assert void.topic == VOID
+        return void
+
+    def emptied(self, root: int) -> Relation | None:
+        """Forget the root's flaws, because later rows are of repaired partitions; return the root
+        if it had any.
+        """
+        return self._catalog.described(root) if self._partitions.pop(root, None) else None
+
+
+def _is_covered(key: frozenset[str], partition: Relation) -> bool:
+    columns = {column.name for column in partition.columns}
+    identity = frozenset(column.name for column in partition.columns if column.in_identity)
+    return partition.replica_identity == "full" or not key <= columns or covers(key, identity)

@@ -1,0 +1,142 @@
+"""`TableVersion`: one version of a published table, with the plan that encodes its rows.
+
+Also the facts that a transaction's rows share, and the refusals of a table's changes. `tables`
+makes and keeps versions. Nothing here asks a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from twofold.errors import Refused
+from twofold.gids import OPAQUE, ParsedGid
+from twofold.kafka.batch import VOID, Record, RowBatch
+from twofold.outbox.outbox import OutboxTable
+from twofold_avro.shapes import TableShape
+from twofold_avro.transcode import RowPlan, TransactionHeader
+from twofold_common.positions import Lsn
+from twofold_common.table_names import table_argument
+
+CHANGED_SHAPE = "it changes a table's definition"
+IN_BACKFILL = "it touches a table in backfill"
+KEYLESS = "it touches a table without a message key"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """The facts that all changes of one transaction share."""
+
+    xid: int | None
+    ts_us: int
+    transaction_id: str | None
+    gid: str | None
+    parsed: ParsedGid = OPAQUE
+    """The gid's global id and branch."""
+    commit_lsn: Lsn | None = None
+    """None: its rows may be written before its outcome, or belong to no transaction."""
+
+    def header(self) -> TransactionHeader:
+        parsed = self.parsed
+        gid = self.gid, parsed.global_id, parsed.branch
+        return TransactionHeader(self.xid, self.ts_us, self.transaction_id, *gid, self.commit_lsn)
+
+
+@dataclass(slots=True, eq=False)
+class TableVersion:
+    """One version of a published table."""
+
+    shape: TableShape
+    topic: str
+    """VOID: the rows are not published. They do not fit the topic, whose restart behind them brings
+    the true rows; or the table is gone.
+    """
+    partitions: int
+    plan: RowPlan
+    provisional_id: int
+    """The place of the envelope schema's id in rows that were encoded before it was committed."""
+    is_in_backfill: Callable[[str], bool]
+    """Whether the topic's table is in backfill now."""
+    ids: tuple[int, int] | None = None
+    """The ids of key and envelope, once committed."""
+    passed_over: str | None = None
+    """The topic that its rows were meant for, if none of them is published."""
+    flaw: Refused | None = None
+    """Why no row is published: a partition lacks something. A restart of the topic repairs it."""
+    outbox: OutboxTable | None = None
+    """Its inserts are events, and it has no rows."""
+    keyless: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keyless = self.shape.keyless
+
+    @property
+    def name(self) -> str:
+        return _name(self.shape)
+
+    def pass_over(self, plan: RowPlan) -> None:
+        """Publish none of its rows."""
+        self.passed_over = self.topic
+        self.topic, self.partitions, self.plan = VOID, 1, plan
+
+    @property
+    def committed(self) -> bool:
+        return self.ids is not None
+
+    @property
+    def void(self) -> bool:
+        return self.topic == VOID
+
+    def lists(self, batch: RowBatch) -> list[list[Record]]:
+        """Return the batch's lists for finished rows.
+
+        Without a key all rows lie in the topic's first partition, and so do truncates.
+        """
+        return batch.lists(self.topic, self.partitions)[: 1 if self.keyless else None]
+
+    @property
+    def registered_ids(self) -> tuple[int, int]:
+        assert self.ids is not None, "rows are published when their shapes are registered"
+        return self.ids
+
+    @property
+    def park_reason(self) -> str | None:
+        """The rule that forbids opening a prepared transaction that touches the table."""
+        if self.outbox is not None:
+            return None
+        if not self.committed:
+            return CHANGED_SHAPE
+        if self.is_in_backfill(self.topic):
+            return IN_BACKFILL
+        return KEYLESS if self.keyless else None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedVersion:
+    """A Relation message's version, with its ordinal; a later one wins."""
+
+    table: TableVersion
+    number: int
+
+
+class KeyChanged(Refused):
+    """Rows have another message key than their topic."""
+
+    def __init__(self, shape: TableShape) -> None:
+        super().__init__(
+            f"the message key of table {_name(shape)} is not what it was",
+            at_stake="rows of one key would lie in two partitions, and their order would be lost",
+            repair=f"start the topic over: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
+        )
+
+
+def key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refused:
+    return Refused(
+        f"the registry has the message key of table {_name(shape)} as id {now}; it was id {was}",
+        at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
+        repair=f"restore the registry with its former ids, or start the topic over: twofold backfill start {table_argument(shape.schema, shape.table)}",
+    )
+
+
+def _name(shape: TableShape) -> str:
+    return f"{shape.schema}.{shape.table}"

@@ -1,0 +1,407 @@
+"""The published tables: from a relation of the stream to its topic, its registered schemas and the
+plan that encodes its rows.
+
+A relation's shape is *committed* once its schema is registered and its topic pinned. That happens
+at the first row of a transaction that is certain to commit, and never within a prepared one,
+because ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction with another
+shape is encoded with provisional schema ids and parked. When it commits, `settle` registers the
+schemas and replaces the ids.
+
+Used by the thread that reads. It joins four parts: `DescribedVersions` knows what was described,
+`Pins` what is pinned, `TableLives` what is loaded, and the `Registrar` asks the registry and Kafka.
+Servers are asked only for a new shape, never for a row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from twofold.config import OutboxRule
+from twofold.descriptions.description import Description
+from twofold.errors import Refused, RunEnded
+from twofold.kafka.batch import PROVISIONAL_KEY_ID, VOID
+from twofold.kafka.registrar import Registrar
+from twofold.kafka.topic_rules import RequiredTopic
+from twofold.loads.chunk import TableEncoding
+from twofold.outbox.event_topics import EventTopics
+from twofold.source import messages as m
+from twofold.source.catalog import Catalog
+from twofold.source.table_descriptions import DescribedTables
+from twofold.tables.column_policy import ColumnPolicy
+from twofold.tables.described_versions import DescribedVersions
+from twofold.tables.logical_messages import LogicalMessages
+from twofold.tables.pinned_topics import check_pinned_topics
+from twofold.tables.pins import Pins
+from twofold.tables.root_flaws import RootFlaws
+from twofold.tables.row_plans import RowPlans
+from twofold.tables.table_lives import TableLives
+from twofold.tables.table_version import DescribedVersion, KeyChanged, TableVersion, key_id_changed
+from twofold.tables.told_tables import NOTHING_TOLD, Told, ToldTables
+from twofold.tables.topic_mismatch import Decision, TopicRestart, VersionKey, decide
+from twofold.thread_owner import ThreadOwner
+from twofold_avro.names import topic_of
+from twofold_avro.records import Pin
+from twofold_avro.shapes import TableShape
+from twofold_common.table_names import table_argument
+
+_log = logging.getLogger(__name__)
+
+
+class Tables:
+    """All published tables of one run."""
+
+    def __init__(
+        self,
+        *,
+        prefix: str,
+        database: str,
+        publication: str,
+        partitions: int,
+        tombstones: bool,
+        placeholders: bool,
+        hash_key: bytes = b"",
+        catalog: Catalog,
+        registrar: Registrar,
+        pins: dict[str, Pin],
+        load_first: bool,
+        outbox: Iterable[OutboxRule] = (),
+        policy: ColumnPolicy | None = None,
+        messages: bool = True,
+        is_told: bool = False,
+    ) -> None:
+        """`load_first`: load the existing rows of new tables.
+
+        `messages`: publish logical messages. `is_told`: event triggers tell each change of a table,
+        so that the pins have what it was where the run begins.
+        """
+        self._policy = policy
+        self._prefix = prefix
+        self._publication = publication
+        self._partitions = partitions
+        self._loads = load_first
+        self._catalog = catalog
+        self._registrar = registrar
+        self._plans = RowPlans(prefix, database, tombstones=tombstones, placeholders=placeholders, hash_key=hash_key)
+        self._versions = DescribedVersions()
+        self._root_flaws = RootFlaws(catalog, self._make_void)
+        self.lives = TableLives(pins)
+        self.pins = Pins(prefix, pins, self.lives, load_first=load_first, is_told=is_told)
+        self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
+        self.messages = LogicalMessages(prefix, database, registrar, self.events, carried=messages)
+        self.told = ToldTables(publication, self.pins.described() if is_told else ())
+        self.owner = ThreadOwner("the tables' versions and pins")
+
+    def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
+        """Restart these topics: their pins no longer count, and their loads begin with a truncate.
+
+        Called before `check`, which would refuse what this repairs. The pin of an outbox, from when
+        it was a table like others, does not count at all.
+        """
+        published = tuple(published)
+        outboxes = self.pins.topics_of(each for each in published if self.events.is_outbox(each))
+        for topic in outboxes & self.pins.all.keys():
+            self.pins.forget(topic)
+        self.pins.restart(topics, self._topics_in_use(published))
+
+    def check(self, published: Iterable[m.Relation]) -> None:
+        """Require every pinned topic to exist unchanged."""
+        check_pinned_topics(self.pins, self._registrar, self._topics_in_use(published))
+
+    def _topics_in_use(self, published: Iterable[m.Relation]) -> set[str]:
+        """Return the topics of tables; an outbox has none, whatever it was before."""
+        return self.pins.topics_of(each for each in published if not self.events.is_outbox(each))
+
+    def announce(self, relations: Iterable[m.Relation]) -> None:
+        """Make the topics of tables that have none, all at once, before their first row.
+
+        The stream's descriptions stay, because the catalog may be ahead of them.
+        """
+        assert self.owner.check()
+        relations = tuple(relations)
+        for relation in filter(self.events.is_outbox, relations):
+            self.describe(relation)  # refused if it lacks a column
+        relations = tuple(each for each in relations if not self.events.is_outbox(each))
+        for relation in relations:
+            topic = self.pins.topic_of(relation)
+            if (pin := self.pins.find(topic)) and pin.is_passed_over:
+                raise TopicRestart(f"{relation.schema}.{relation.table}", topic, relation.oid)
+            self.pins.note_if_recreated(topic, relation.oid)
+        new = (relation for relation in relations if self.pins.topic_of(relation) not in self.pins)
+        tables = [table for relation in new if not (table := self.describe(relation).table).committed]
+        made = self._registrar.ensure(map(_wanted, tables)) if tables else {}
+        for table in tables:
+            self._commit(table, partitions=made[table.topic])
+
+    def relation(self, relation: m.Relation, *, committed: bool = True, told: Told = NOTHING_TOLD) -> None:
+        """Note a table's new description from the stream. It counts with the first row.
+
+        Where partitions are published via their root, the stream describes them too, and none of
+        their rows comes. `committed`: the message's transaction is committed; `told`: what it told.
+        """
+        for oid, said in self.descriptions(relation, told, committed=committed).items():
+            self._versions.say(oid, said)
+
+    def descriptions(self, relation: m.Relation, told: Told, *, committed: bool = False) -> dict[int, DescribedVersion]:
+        """Return the tables that the message describes, by oid: a partition, its root after it.
+
+        A row under this name follows, so the topics of the table's other names lack it. That is
+        noted before the transaction is certain: a rollback costs a reload.
+        """
+        for other in self.pins.note_other_names(self.pins.topic_of(relation), relation.oid):
+            _log.warning(
+                "%s.%s: its rows come under this name now, and %s lacks them", relation.schema, relation.table, other
+            )
+            self._versions.forget(other)
+
+        def describe(described: m.Relation) -> DescribedVersion:
+            return self.describe(described, self.told.find(described, told), committed=committed)
+
+        root = self._root_flaws.after(relation, describe)
+        return {relation.oid: describe(relation), **({root[0]: root[1]} if root else {})}
+
+    def describe(
+        self, relation: m.Relation, told: Description | None = None, *, committed: bool = True
+    ) -> DescribedVersion:
+        """Return the table as the message has it; `told`: what it was then.
+
+        What a transaction in progress describes counts for that transaction alone.
+        """
+        assert self.owner.check()
+        if self.events.is_outbox(relation):
+            return DescribedVersion(self._outbox(relation), self._versions.count())
+        topic = self.pins.topic_of(relation)
+        shape = self._shape(relation, told, committed=committed)
+        shape = self._registrar.like_before(shape, topic, self.pins.find(topic))
+        for former, pin in self.pins.former(topic, relation.oid):
+            self._registrar.require_former_rules(shape, former, pin)
+        number = self._versions.count()
+        if known := self._versions.like(shape, topic):
+            return DescribedVersion(known, number)
+        shape = self._catalog.add_comments(shape)
+        table = self._void(shape) if self._starts_with_another_key(shape, topic) else self._new(shape, topic)
+        if not table.committed:
+            self._versions.add(topic, table)
+        return DescribedVersion(table, number)
+
+    def _shape(self, relation: m.Relation, told: Description | None = None, *, committed: bool = True) -> TableShape:
+        """Return the table's shape under the data policy, and pin what that hides."""
+        shape = self._catalog.shape(relation, told)
+        if self._policy is None:
+            return shape
+        topic = self.pins.topic_of(relation)
+        shape, hidden = self._policy.hide(shape, relation, topic, self.pins.ever, told, committed=committed)
+        if hidden is not None:
+            self.pins.note_hidden(topic, shape.oid, hidden)
+        return shape
+
+    def adopt(self, described: dict[int, DescribedVersion]) -> None:
+        """Make the descriptions of a committed transaction in progress hold for all, unless later
+        ones exist.
+        """
+        self._versions.adopt(described)
+
+    def type(self, message: m.Type) -> None:
+        self._catalog.note_type(message)
+
+    def of_relation(self, oid: int, *, provisional: bool) -> TableVersion:
+        """Return a row's table.
+
+        Outside a prepared transaction its shape is committed now, if it was not yet.
+        """
+        table = self._versions.current(oid)
+        if table is None:
+            raise RunEnded(f"PostgreSQL sent a row of relation {oid} without having described it")
+        if not provisional and not table.committed:
+            self._certain(table)
+        return table
+
+    def settle(self, tables: Iterable[TableVersion]) -> None:
+        """Register the uncommitted ones of a committed transaction's tables."""
+        for table in tables:
+            self._certain(table)
+
+    def _certain(self, table: TableVersion) -> None:
+        """Commit a table's shape: its rows are part of a committed transaction."""
+        assert self.owner.check()
+        if table.committed or table.passed_over is not None:
+            return
+        topic = topic_of(self._prefix, table.shape.schema, table.shape.table)
+        try:
+            if not table.void:
+                self._commit(table)
+            elif not self.lives.is_emptying(topic):  # it was emptied before, or need not restart
+                raise table.flaw or KeyChanged(table.shape)
+        except Refused as refusal:
+            self._settle_mismatch(table, topic, refusal)
+
+    def _settle_mismatch(self, table: TableVersion, topic: str, refusal: Refused) -> None:
+        """Decide about rows that do not fit their topic.
+
+        Rows of a table that is gone are passed over. Otherwise the topic restarts, or a person
+        decides.
+        """
+        shape, pin = table.shape, self.pins.find(topic)
+        relation = self._catalog.published(self._publication, shape.schema, shape.table)
+        key = self._registrar.key
+        decision = decide(
+            VersionKey(shape.oid, key(shape)),
+            VersionKey(relation.oid, key(self._shape(relation))) if relation else None,
+            pin,
+            key_differs=isinstance(refusal, KeyChanged),
+            in_backfill=self.lives.is_in_backfill(topic),
+            emptied_later=self.lives.is_emptying(topic),
+        )
+        match decision:
+            case Decision.REFUSE:
+                raise refusal
+            case Decision.START_OVER:
+                raise TopicRestart(table.name, topic, shape.oid, refusal) from refusal
+        _log.warning(
+            "%s no longer exists: rows that do not fit its topic are passed over: %s", table.name, refusal.what
+        )
+        self._versions.drop_uncommitted(topic)
+        table.pass_over(self._plans.make_void(shape, table.provisional_id))
+        if relation is None and pin is not None:
+            self.pins.give_up(topic)
+
+    def _starts_with_another_key(self, shape: TableShape, topic: str) -> bool:
+        """Whether the topic's coming truncate lets rows have another key.
+
+        Rows of one key would lie in two partitions, but all of them are loaded again behind that
+        truncate.
+        """
+        pin = self.pins.find(topic)
+        return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape)
+
+    def _outbox(self, relation: m.Relation) -> TableVersion:
+        table = self._make_void(self._catalog.shape(relation))
+        table.outbox = self.events.table(table.shape)
+        table.ids = 0, 0  # it has no schemas that could be registered
+        return table
+
+    def _void(self, shape: TableShape) -> TableVersion:
+        _log.warning(
+            "%s.%s: rows with another key than the topic's are passed over: the topic starts over, and its load brings them",
+            shape.schema,
+            shape.table,
+        )
+        return self._make_void(shape)
+
+    def _make_void(self, shape: TableShape) -> TableVersion:
+        provisional_id = self._versions.next_provisional_id()
+        plan = self._plans.make_void(shape, provisional_id)
+        return TableVersion(shape, VOID, 1, plan, provisional_id, self.lives.is_in_backfill)
+
+    def _new(self, shape: TableShape, topic: str) -> TableVersion:
+        pin = self.pins.find(topic)
+        partitions = pin.partitions if pin else 1 if shape.keyless else self._partitions
+        # The key's id is part of the bytes that choose a row's partition. With another id for each
+        # version, a key's rows before and after an ALTER in one transaction would lie in two lists.
+        key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
+        table = self._version(shape, topic, partitions, key_id)
+        # Shapes with different keys may have one envelope. A key other than the pinned one is
+        # refused at its commit, because it may be rolled back.
+        if pin and pin.key_schema == self._registrar.key(shape) and not pin.is_passed_over:
+            known_id = self._registrar.known_envelope(shape, topic)
+            if pin.value_schema_id == known_id:
+                self._commit(table, value_id=known_id)
+            elif self._registrar.is_like_pinned(shape, topic, pin):
+                # Comments are of the catalog, where they are committed: no ROLLBACK PREPARED takes
+                # them back.
+                self._commit(table)
+        return table
+
+    def _version(self, shape: TableShape, topic: str, partitions: int, key_id: int) -> TableVersion:
+        """Return a version whose envelope has a provisional id."""
+        provisional_id = self._versions.next_provisional_id()
+        plan = self._plans.make(shape, partitions, key_id, provisional_id)
+        return TableVersion(shape, topic, partitions, plan, provisional_id, self.lives.is_in_backfill)
+
+    def _commit(
+        self, table: TableVersion, *, value_id: int | None = None, partitions: int | None = None
+    ) -> tuple[int, int]:
+        """Register the schemas, make or check the topic, pin both: before a row is written with the
+        shape.
+
+        `value_id`: the envelope's id if it is known; `partitions`: the topic's, if it was just made
+        or checked.
+        """
+        shape, topic, registrar = table.shape, table.topic, self._registrar
+        pin = self.pins.find(topic)
+        key_text = registrar.key(shape)
+        if pin is not None and (pin.key_schema != key_text or pin.is_passed_over):
+            raise KeyChanged(shape)
+        if pin is not None:
+            partitions = pin.partitions
+        elif partitions is None:
+            partitions = registrar.ensure([_wanted(table)])[topic]
+        if pin is None and key_text is None and self.lives.is_emptying(topic):
+            registrar.withdraw_key(shape, topic)
+        key_id = registrar.register_key(key_text, topic)
+        if pin is not None and pin.key_schema_id != key_id:
+            raise key_id_changed(shape, pin.key_schema_id, key_id)
+        if value_id is None:
+            value_id = registrar.register_envelope(shape, topic)
+        table.partitions = partitions
+        ids = table.ids = key_id or 0, value_id
+        table.plan = self._plans.make(shape, partitions, *ids)
+        self._versions.commit(topic, table)
+        self.pins.pin_version(shape, topic, partitions, key_text, (key_id, value_id))
+        return ids
+
+    def copying(self, relation: m.Relation) -> TableEncoding:
+        """Return the table as a snapshot shows it, committed, with a plan for another thread.
+
+        The stream's description stays, because the snapshot may be ahead of it.
+        """
+        table = self.describe(relation).table
+        topic = self.pins.topic_of(relation)
+        try:
+            if table.void:
+                raise KeyChanged(table.shape)
+            ids = table.ids or self._commit(table)
+        except Refused as refusal:
+            self._settle_mismatch(table, topic, refusal)
+            raise RunEnded(f"{table.name} was dropped while it was about to be loaded") from refusal
+        return TableEncoding(
+            table.shape, table.partitions, self._plans.make(table.shape, table.partitions, *ids), table
+        )
+
+    def is_loadable(self, relation: m.Relation) -> bool:
+        """Whether a table's rows may and can be loaded.
+
+        A load goes in the order of the key, which a hashed one does not show.
+        """
+        return self._loads and not any(column.policy for column in self._shape(relation).key)
+
+    def is_current(self, copying: TableEncoding) -> bool:
+        """Whether no later description of the table exists."""
+        return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
+
+    def keep_told(self, told: Told) -> None:
+        """Pin what a transaction tells that belongs to the group, or to the commit that follows."""
+        self.pins.note_told(told)
+
+    def note_descriptions(self, found: DescribedTables) -> None:
+        """Pin what the catalog has of tables that no message told of lately.
+
+        The stream has passed the position at which that was looked up.
+        """
+        self.told.look_again(self.pins.note_descriptions(found.relations, found.described))
+
+    def emptied(self, topic: str) -> None:
+        """Note that later rows are behind the truncate, and belong to the table as it is now.
+
+        Its life knows already, so they are not void.
+        """
+        table = self._versions.committed(topic)
+        if table and (root := self._root_flaws.emptied(table.shape.oid)):
+            self._versions.say(root.oid, self.describe(root))
+        self.pins.emptied(topic, table.shape.oid if table else None)
+
+
+def _wanted(table: TableVersion) -> RequiredTopic:
+    """Return the topic that the table requires."""
+    name = table_argument(table.shape.schema, table.shape.table)
+    return RequiredTopic(table.topic, "table", table.partitions, table=name)

@@ -1,0 +1,201 @@
+"""What a running connector has done, as metrics and the status page show it: counts, positions,
+tables, prepared transactions, and a journal.
+
+It is the run's Observer, called a few times a turn, and is read by other threads; a lock keeps
+the two apart, and no call waits for a server. Memory is bounded. A kill -9 loses all of it: it
+describes this process, and whatever must outlive the process is in Kafka and PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from twofold.bridge import Event, State, actions, events
+from twofold.errors import Refused, TwofoldError
+from twofold.gids import describe
+from twofold.run.observer import BackfillProgress
+from twofold.watch.activity_view import ActivityView, Outage, Phase, Positions, Totals
+from twofold.watch.commit_flights import CommitFlights
+from twofold.watch.in_doubt_log import InDoubtSpan
+from twofold.watch.journal import Journal
+from twofold.watch.prepared_follower import PreparedFollower
+from twofold.watch.table_counts import TableCount, TableCounts
+from twofold_avro.records import Commit, Pin
+
+
+class Activity:
+    """One a process. `clock` gives the time of day."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._phase: Phase = "starting"
+        self._since = self._started_at = clock()
+        self._detail = ""
+        self._turned = 0.0
+        self._state: State | None = None
+        self._totals = Totals()
+        self._flights = CommitFlights()
+        self._prepared = PreparedFollower(self._tell_parked)
+        self._tables = TableCounts()
+        self._backfills: tuple[BackfillProgress, ...] = ()
+        self._journal = Journal()
+        self._outage: Outage | None = None
+
+    def recovering(self) -> None:
+        with self._lock:
+            self._enter("recovering", "")
+
+    def standing_by(self, why: str) -> None:
+        with self._lock:
+            self._enter("standby", why)
+            self._journal.write(self._clock(), "standby", "standing by", why)
+
+    def recovered(self, state: State) -> None:
+        with self._lock:
+            self._turned = time.monotonic()
+            self._flights.clear()
+            self._prepared.clear()
+            self._backfills = ()
+            self._state = state
+            self._totals.recoveries += 1
+            self._outage = None
+            self._enter("running", "")
+            self._journal.write(self._clock(), "recovered", "recovered", f"commit record {state.sequence}")
+
+    def tables_known(self, pins: Mapping[str, Pin]) -> None:
+        with self._lock:
+            self._tables.know(pins)
+
+    def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None:
+        with self._lock:
+            now = self._clock()
+            for change in self._tables.repin(pins):
+                self._journal.write(now, "load" if change.is_load else "table", change.what, change.text)
+            if commit is not None:
+                self._tables.count(commit.ranges, now)
+
+    def turned(self) -> None:
+        self._turned = time.monotonic()
+
+    def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
+        with self._lock:
+            match event:
+                case events.MainCommitted() | events.PreparedCommitted():
+                    self._flights.answer(self._totals, self._clock())
+                case events.PlainRead() | events.MessageRead():
+                    self._flights.gather(at_us)
+                case _:
+                    pass
+            for action in decided:
+                self._decided(action, at_us)
+            self._prepared.follow(event, decided, state, self._totals.prepared, self._clock())
+            self._state = state
+
+    def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
+        with self._lock:
+            self._backfills = backfills
+
+    def ended(self, error: TwofoldError, wait_s: float) -> None:
+        with self._lock:
+            self._totals.ends[type(error).__name__] += 1
+            name, now = type(error).__name__, self._clock()
+            self._outage = Outage(self._outage.since if self._outage else self._silent_since(now), name, str(error))
+            self._enter("waiting", str(error))
+            self._tables.blame(str(error))
+            self._journal.write(
+                now, "ended", "the run ended", f"{error}\nThe next recovery begins in {wait_s:.1f} s.", name
+            )
+
+    def given_up(self, error: TwofoldError) -> None:
+        """Note that the process ends with this error: a person has to act."""
+        with self._lock:
+            is_refused, name = isinstance(error, Refused), type(error).__name__
+            self._totals.ends[name] += 1
+            self._enter("refused" if is_refused else "failed", str(error))
+            self._tables.blame(str(error))
+            self._journal.write(
+                self._clock(), "refused" if is_refused else "ended", "the process ends", str(error), name
+            )
+
+    def stopped(self) -> None:
+        """Note that its operator ended the process."""
+        with self._lock:
+            self._enter("stopped", "")
+
+    def view(self, *, reset_peak: bool = False) -> ActivityView:
+        """Return all of it. `reset_peak`: the worst latency counts from here on."""
+        with self._lock:
+            totals = self._totals
+            view = ActivityView(
+                phase=self._phase,
+                since=self._since,
+                detail=self._detail,
+                started_at=self._started_at,
+                last_turn_s=time.monotonic() - self._turned if self._phase == "running" else None,
+                positions=self._positions(),
+                totals=replace(
+                    totals,
+                    commits=totals.commits.copy(),
+                    prepared=totals.prepared.copy(),
+                    ends=totals.ends.copy(),
+                    latencies=totals.latencies.copy(),
+                ),
+                in_doubt=self._prepared.log.view(),
+                backfills=self._backfills,
+                stale_tables=self._tables.stale,
+                journal=self._journal.lines,
+                latency_max_s=self._flights.latency_max_s,
+                outage=self._outage,
+                unanswered_since=self._flights.unanswered_since,
+            )
+            if reset_peak:
+                self._flights.latency_max_s = 0.0
+            return view
+
+    def tables(self) -> list[TableCount]:
+        """Return what was published of each table. Apart from `view`, because there may be tens of
+        thousands.
+        """
+        with self._lock:
+            return self._tables.copy()
+
+    def _positions(self) -> Positions:
+        state = self._state
+        if state is None:
+            return Positions()
+        gathered = state.group.transactions if state.group else 0
+        return Positions(
+            state.read_lsn, state.applied_lsn, state.flush, state.sequence, self._flights.transactions + gathered
+        )
+
+    def _enter(self, phase: Phase, detail: str) -> None:
+        self._phase, self._detail, self._since = phase, detail, self._clock()
+
+    def _silent_since(self, now: float) -> float:
+        """When the trouble began that has ended a run: with the commit that was not answered, if
+        there is one.
+        """
+        since = self._flights.unanswered_since
+        return now if since is None else since
+
+    def _decided(self, action: actions.Action, at_us: int) -> None:
+        now = self._clock()
+        match action:
+            case actions.AppendStaged():
+                self._flights.gather(at_us)
+            case actions.CommitMain(_, _, transactions, rows):
+                self._flights.give_group(transactions, rows, now)
+            case actions.CommitChunk():
+                self._flights.give_chunk(now)
+            case actions.CommitOpenPrepared(identity):
+                self._flights.give_prepared(self._prepared.rows(identity), at_us, now)
+            case _:
+                pass
+
+    def _tell_parked(self, span: InDoubtSpan, now: float) -> None:
+        text = f"{describe(span.identity.gid)} (xid {span.identity.xid}), {span.rows} row{'s' * (span.rows != 1)}: {span.park_reason}"
+        self._journal.write(now, "parked", "parked", text)

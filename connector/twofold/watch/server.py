@@ -1,0 +1,234 @@
+"""The HTTP server of a running connector: the page, /api/status, /metrics, /healthz, /readyz. It
+answers GET and changes nothing.
+
+It is bound to loopback unless configured otherwise; then /api/status and /metrics ask for the
+token. Bound to loopback it answers only names of this machine: a web site must not read it by
+pointing a name of its own here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from twofold.config import is_loopback
+from twofold.watch.health import Health
+from twofold_common.printable import printable, printable_values
+
+_log = logging.getLogger(__name__)
+
+REQUEST_S = 10.0
+"""So long a connection may take for its next request, and then for its answer."""
+CONNECTIONS_MAX = 64
+"""Each takes a descriptor and a thread, and the sessions of the connector need theirs."""
+AWAITED_S = 3.0
+_POLLED_S = 5.0
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StatusSources:
+    """Where the server gets its answers from."""
+
+    status: Callable[[float], dict[str, Any]]
+    """The argument: samples after this time."""
+    metrics: Callable[[], bytes]
+    health: Callable[[], Health]
+
+
+class StatusServer:
+    """Use as a context manager. Raises OSError when the address cannot be had."""
+
+    def __init__(self, host: str, port: int, sources: StatusSources, token: str | None = None) -> None:
+        self.sources = sources
+        self.token = token
+        self.only_here = is_loopback(host)
+        self._polled_at = 0.0
+        self._was_polled = threading.Event()
+        self._http = _Http((host, port), self)
+        self._thread = threading.Thread(target=self._http.serve_forever, name="status-http", daemon=True)
+
+    @property
+    def port(self) -> int:
+        return int(self._http.server_address[1])
+
+    def note_poll(self) -> None:
+        """Note that a page has just asked."""
+        self._polled_at = time.monotonic()
+        self._was_polled.set()
+
+    def await_poll(self) -> None:
+        """Let a page that is open somewhere see the last state before the process ends."""
+        if time.monotonic() - self._polled_at < _POLLED_S:
+            self._was_polled.clear()
+            self._was_polled.wait(AWAITED_S)
+
+    def __enter__(self) -> StatusServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._http.server_close()
+
+
+class _Http(ThreadingHTTPServer):
+    """Serves few connections, each for a limited time without a request.
+
+    Of too many the one is ended that has been silent the longest: a probe is always let in.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, address: tuple[str, int], owner: StatusServer) -> None:
+        self.owner = owner
+        self._silent_since: dict[socket.socket, float] = {}
+        """The connections, in the order of their last answers."""
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.note_silent(request)
+        super().process_request(request, client_address)
+
+    def note_silent(self, connection: socket.socket) -> None:
+        """Note that a connection has begun, or has its answer."""
+        with self._lock:
+            self._silent_since.pop(connection, None)
+            while len(self._silent_since) >= CONNECTIONS_MAX:
+                self._end(next(iter(self._silent_since)))
+            self._silent_since[connection] = time.monotonic()
+
+    def service_actions(self) -> None:
+        """End who is too slow. The base class calls this twice a second."""
+        overdue = time.monotonic() - REQUEST_S
+        with self._lock:
+            for connection in [each for each, since in self._silent_since.items() if since < overdue]:
+                self._end(connection)
+
+    def _end(self, connection: socket.socket) -> None:
+        """End a connection; its thread then closes it."""
+        del self._silent_since[connection]
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._silent_since.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names it)
+        _log.debug("a reader of the status page went away", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    timeout = REQUEST_S
+    protocol_version = "HTTP/1.1"
+    server_version = "twofold"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        self.server.note_silent(self.connection)  # the answer has a time of its own
+        url, owner = urlsplit(self.path), self.server.owner
+        if owner.only_here and not _is_here(self.headers.get("Host", "")):
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", b"this page is for this machine alone: ask for localhost\n")
+            return
+        match url.path:
+            case "/":
+                self._send(HTTPStatus.OK, "text/html; charset=utf-8", page())
+            case "/healthz" | "/readyz":
+                health = owner.sources.health()
+                good = health.healthy if url.path == "/healthz" else health.ready
+                # These two ask for no token, and the reason of a refusal names tables: it is left
+                # out.
+                why = health.why if owner.token is None else health.why.partition(":")[0]
+                self._send(
+                    HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE,
+                    "text/plain; charset=utf-8",
+                    f"{printable(why)}\n".encode(),
+                )
+            case "/metrics" | "/api/status" if not self._may():
+                self._send(
+                    HTTPStatus.UNAUTHORIZED,
+                    "text/plain",
+                    b"the token is missing or wrong (status.token): Authorization: Bearer <token>\n",
+                )
+            case "/metrics":
+                self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", owner.sources.metrics())
+            case "/api/status":
+                self._send(
+                    HTTPStatus.OK,
+                    "application/json",
+                    json.dumps(printable_values(owner.sources.status(_after(url.query)))).encode(),
+                )
+                owner.note_poll()
+            case _:
+                self._send(
+                    HTTPStatus.NOT_FOUND, "text/plain", b"there is /, /api/status, /metrics, /healthz and /readyz\n"
+                )
+
+    def _may(self) -> bool:
+        token = self.server.owner.token
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return token is None or hmac.compare_digest(given.encode(), token.encode())
+
+    def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+        self.server.note_silent(self.connection)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  (the base class names it)
+        # A query may have what its sender takes for a token.
+        _log.debug("%s", re.sub(r"\?\S*", "", format % args))
+
+
+@cache
+def page() -> bytes:
+    """The page as one file: page.html with the style and the scripts that lie beside it as package
+    data.
+    """
+    text = _part("page.html")
+    for name in ("page.css", "page.js", "page_tables.js", "page_in_doubt.js", "page_plots.js"):
+        text = text.replace(f"/* {name} */", _part(name))
+    return text.encode()
+
+
+def _part(name: str) -> str:
+    return (files("twofold.watch") / name).read_text(encoding="utf-8")
+
+
+def _is_here(host: str) -> bool:
+    return is_loopback((urlsplit(f"//{host}").hostname or "").strip())
+
+
+def _after(query: str) -> float:
+    try:
+        return float(parse_qs(query).get("after", ["0"])[0])
+    except ValueError:
+        return 0.0

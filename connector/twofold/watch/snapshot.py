@@ -1,0 +1,131 @@
+"""The answer of /api/status: one JSON object that the page draws. It has no row values and no
+secrets; positions are texts as PostgreSQL prints them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from twofold import __version__
+from twofold.config import Config
+from twofold.gids import parser
+from twofold.row_path import slowness
+from twofold.watch.activity import Activity
+from twofold.watch.activity_view import ActivityView
+from twofold.watch.branch_view import BranchView
+from twofold.watch.cause import find_cause
+from twofold.watch.health import Health
+from twofold.watch.history import INTERVAL_S, Sample
+from twofold.watch.sampler import Sampler
+from twofold.watch.snapshot_in_doubt import list_in_doubt, list_settled
+from twofold.watch.snapshot_tables import list_tables
+from twofold_common.positions import Lsn, format_lsn
+
+
+def take_snapshot(
+    config: Config,
+    activity: Activity,
+    health: Health,
+    sampler: Sampler,
+    branches: BranchView,
+    *,
+    now: float,
+    after: float,
+) -> dict[str, Any]:
+    """`after`: samples up to then are known to whoever asks."""
+    view = activity.view()
+    cause = find_cause(
+        view,
+        now=now,
+        behind_s=sampler.source_lag(view, now)[1],
+        source_error=sampler.source_error,
+        source_away_since=sampler.source_away_since,
+    )
+    return {
+        "name": config.name,
+        "version": __version__,
+        "slow": slowness(),
+        "now": now,
+        "started_at": view.started_at,
+        "phase": view.phase,
+        "since": view.since,
+        "detail": view.detail,
+        "healthy": health.healthy,
+        "ready": health.ready,
+        "why": health.why,
+        "cause": cause and asdict(cause),
+        "path": _path(config, view, sampler, now),
+        "mirror": _mirror(view, sampler, now),
+        "mirror_error": sampler.mirror_error,
+        "totals": {
+            "rows": view.totals.rows,
+            "transactions": view.totals.transactions,
+            "commits": sum(view.totals.commits.values()),
+            "recoveries": view.totals.recoveries,
+            "latency_ms": _mean_ms(view),
+        },
+        "every_s": INTERVAL_S,
+        "samples": [_values(sample) for sample in tuple(sampler.history.samples) if sample.at > after],
+        "minutes": [_values(sample) for sample in tuple(sampler.history.minutes) if sample.at > after],
+        **list_tables(activity.tables(), view.backfills),
+        "hold_s": config.prepared.hold,
+        "doubt_s": config.prepared.doubt_warning,
+        "in_doubt": list_in_doubt(view, sampler, branches, now, parser(config.prepared.gid_patterns)),
+        "branches_unread": list(branches.unread),
+        "settled": list_settled(view),
+        "holders": [
+            {**asdict(each), "confirmed_lsn": _lsn(each.confirmed_lsn), "own": each.slot == config.slot}
+            for each in (sampler.source.holders if sampler.source else ())
+        ],
+        "journal": [asdict(line) for line in reversed(view.journal)],
+    }
+
+
+def _path(config: Config, view: ActivityView, sampler: Sampler, now: float) -> dict[str, Any]:
+    at, source = view.positions, sampler.source
+    behind_bytes, behind_s = sampler.source_lag(view, now)
+    return {
+        "server": f"PostgreSQL {source.version}" if source else "PostgreSQL",
+        "slot": config.slot,
+        "bootstrap": config.kafka.bootstrap,
+        "prefix": config.prefix,
+        "source_error": sampler.source_error,
+        "source_away_since": sampler.source_away_since,
+        "source_lsn": _lsn(source.wal_lsn if source else None),
+        "read_lsn": _lsn(at.read),
+        "applied_lsn": _lsn(at.applied),
+        "confirmed_lsn": _lsn(at.flushed),
+        "sequence": at.sequence,
+        "unread_bytes": max(0, source.wal_lsn - at.read) if source and at.read else None,
+        "unread_s": sampler.unread_s(view, now),
+        "behind_bytes": behind_bytes,
+        "behind_s": behind_s,
+        "waiting": at.waiting,
+    }
+
+
+def _mirror(view: ActivityView, sampler: Sampler, now: float) -> dict[str, Any] | None:
+    place, lag = sampler.mirror, sampler.mirror_lag(view, now)
+    if place is None or lag is None:
+        return None
+    return {
+        "sequence": place.sequence,
+        "applied_lsn": _lsn(place.applied_lsn),
+        "committed_at": place.committed_us / 1e6,
+        "gone_since": sampler.mirror_gone_since(now),
+        **asdict(lag),
+    }
+
+
+def _values(sample: Sample) -> list[float | int | None]:
+    return [sample.at, sample.rows_s, sample.transactions_s, sample.latency_s, sample.behind_bytes, sample.behind_s]
+
+
+def _mean_ms(view: ActivityView) -> float | None:
+    count = sum(view.totals.latencies)
+    return round(view.totals.latency_s / count * 1000, 1) if count else None
+
+
+def _lsn(position: Lsn | None) -> str | None:
+    return format_lsn(position) if position else None

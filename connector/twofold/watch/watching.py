@@ -1,0 +1,81 @@
+"""Serve a connector's status for as long as `twofold run` lasts: its activity, the sampler, the
+metrics and the HTTP server.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from twofold.config import Config
+from twofold.errors import TwofoldError
+from twofold.gids import parser
+from twofold.inspect.status_report import branches_in_doubt
+from twofold.watch.activity import Activity
+from twofold.watch.branch_view import BranchView
+from twofold.watch.health import Health, judge_health
+from twofold.watch.metrics import Metrics
+from twofold.watch.mirror_view import MirrorView
+from twofold.watch.sampler import Sampler
+from twofold.watch.server import StatusServer, StatusSources
+from twofold.watch.snapshot import take_snapshot
+from twofold.watch.snapshot_in_doubt import count_held_back_by
+
+_log = logging.getLogger(__name__)
+
+SLACK_S = 15.0
+"""Beyond one call to Kafka at its bound, how long the loop may take to come round."""
+
+
+@contextmanager
+def serve_status(config: Config) -> Iterator[Activity]:
+    """Give the observer for the run. If the address is taken, the run goes on without a page."""
+    activity = Activity()
+    with ExitStack() as opened:
+        server = _serve(config, activity, opened) if config.status.listen != "none" else None
+        try:
+            yield activity
+        except TwofoldError as error:
+            activity.given_up(error)
+            raise
+        else:
+            activity.stopped()
+        finally:
+            if server is not None:
+                server.await_poll()
+
+
+def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServer | None:
+    sampler = Sampler(config.conninfo, activity, MirrorView(config).read)
+    branches = BranchView(lambda: branches_in_doubt(config))
+    bound_s = config.kafka.call_timeout + SLACK_S
+
+    def health() -> Health:
+        return judge_health(activity.view(), turn_bound_s=bound_s)
+
+    def held_back() -> tuple[int, int]:
+        parse_gid = parser(config.prepared.gid_patterns)
+        return count_held_back_by(activity.view(), sampler, branches, time.time(), parse_gid)
+
+    in_group = held_back if config.group.name is not None else None
+    sources = StatusSources(
+        status=lambda after: take_snapshot(config, activity, health(), sampler, branches, now=time.time(), after=after),
+        metrics=Metrics(config.name, config.slot, activity.view, health, sampler, in_group).text,
+        health=health,
+    )
+    try:
+        server = opened.enter_context(
+            StatusServer(config.status.host, config.status.port, sources, config.status.bearer)
+        )
+    except OSError as error:
+        _log.warning(
+            "no status page, no metrics: %s: %s; remedy: choose another port with status.listen, or end what has it",
+            config.status.listen,
+            error.strerror or error,
+        )
+        return None
+    opened.enter_context(sampler)
+    _log.info("status page: http://%s:%d/", config.status.host, server.port)
+    return server

@@ -1,0 +1,74 @@
+"""Rows that are sent: who waits for them, and when they are there."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from twofold.errors import Fenced, RunEnded
+from twofold.kafka import sent_rows
+from twofold.kafka.batch import RowBatch
+from twofold.kafka.deliveries import Deliveries, PartitionWrites
+from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.sent_rows import SentRows
+
+
+def producer(partition: int, *, acknowledged: bool = False) -> Any:
+    return MagicMock(
+        wrote_to=lambda topic, other: (topic, other) == ("t", partition),
+        is_acknowledged=lambda: acknowledged,
+        all_acknowledged=acknowledged,
+    )
+
+
+def rows_in(*partitions: int) -> RowBatch:
+    batch = RowBatch()
+    for partition in partitions:
+        batch.lists("t", 3)[partition].append({"key": b"", "value": b""})
+    return batch
+
+
+def test_only_what_follows_rows_in_their_partition_waits_for_them() -> None:
+    sent, first, second = SentRows(), producer(0, acknowledged=True), producer(1)
+    assert sent.beside(rows_in(0, 1, 2)) == []
+    sent.add(first)
+    sent.add(second)
+    assert sent.beside(rows_in(2)) == []
+    assert sent.beside(rows_in(1, 2)) == [second]
+    assert sent.beside(rows_in(0, 1)) == [first, second]
+    sent.wait_for(first)
+    assert first.flush.called
+    assert (sent.are_of(first), sent.are_of(second)) == (False, True)
+
+
+def test_after_a_while_they_are_waited_for_since_only_a_flush_notices_that_they_cannot_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent, late = SentRows(), producer(0)
+    sent.add(late)
+    assert not sent.is_due(late)
+    monkeypatch.setattr(sent_rows, "_PATIENCE_S", -1)
+    assert sent.is_due(late)
+    with pytest.raises(RunEnded, match="not every row"):
+        sent.wait_for(late)
+
+
+def test_rows_that_are_on_their_way_hide_nothing_of_those_that_are_acknowledged() -> None:
+    deliveries, other = Deliveries(), PartitionWrites("t", 0, 1, first=5, last=5)
+    deliveries.begins("t", 0)
+    deliveries.handed_over("t", 0, [{"key": None, "value": b"v"}])
+    assert not deliveries.began_before(other)
+    deliveries.delivered(None, MagicMock(topic=lambda: "t", partition=lambda: 0, offset=lambda: 4))
+    assert deliveries.began_before(other)
+
+
+def test_a_fence_that_is_met_while_nobody_waits_is_told_as_one() -> None:
+    producer = TransactionalProducer.__new__(TransactionalProducer)
+    producer.transactional_id = "shop.prepared.00"
+    fenced = KafkaException(KafkaError(KafkaError._FENCED))
+    producer._producer = MagicMock(poll=MagicMock(side_effect=fenced))
+    with pytest.raises(Fenced):
+        producer.is_acknowledged()

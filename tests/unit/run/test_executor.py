@@ -1,0 +1,173 @@
+"""What leaves the spool comes to Kafka's thread together, in the order of its outcomes, and before
+whatever is given out after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from twofold import gids
+from twofold.bridge import Event, actions, events
+from twofold.kafka.batch import RowBatch
+from twofold.loads.gate import Published
+from twofold.run import executor as module
+from twofold.run.executor import ActionExecutor, ReportedPositions
+from twofold.run.ledger import Ledger
+from twofold.run.worker import Pending
+from twofold.spool import Spool
+from twofold.stream.bookkeeping_records import ConnectorOrigin
+from twofold.stream.waiting_rows import BatchRows, PreparedRows
+from twofold.tables.table_lives import TableLives
+from twofold_common.positions import Lsn, PreparedIdentity
+
+TOPIC = "shop.public.account"
+
+
+class Worker:
+    """Does each job at once."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.answer: Event | Pending | None = None
+
+    def submit(self, job: Callable[[], Event | Pending | None], *, meanwhile: Callable[[], None]) -> None:
+        self.jobs += 1
+        self.answer = job()
+
+
+class Gate:
+    """Notes what is published and committed."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+
+    def produce(self, batch: RowBatch) -> None:
+        for _, partition, records in batch.partitions():
+            self.done += [(partition, record["value"]) for record in records]
+
+    def commit(self, *_: object, **__: object) -> Published:
+        self.done.append("commit")
+        return Published(None, {})
+
+
+class Pins:
+    def take_unwritten(self) -> dict[str, Any]:
+        return {}
+
+
+class Tables:
+    pins = Pins()
+    lives = TableLives({})
+
+    def settle(self, tables: object) -> None: ...
+
+    def keep_told(self, told: object) -> None: ...
+
+
+class Publisher:
+    """Notes when a prepared transaction was opened."""
+
+    def __init__(self) -> None:
+        self.opened_at = 0.0
+
+    def open(self, slot: int, batches: object) -> None:
+        time.sleep(0.01)
+        self.opened_at = time.monotonic()
+
+    def has_opened(self, slot: int) -> bool:
+        return slot == 7
+
+
+class Stage:
+    """A executor that nothing is behind, and prepared transactions for it."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.spool, self.worker, self.gate, self.publisher = spool, Worker(), Gate(), Publisher()
+        self.executor = ActionExecutor(
+            worker=cast("Any", self.worker),
+            publisher=cast("Any", self.publisher),
+            gate=cast("Any", self.gate),
+            tables=cast("Any", Tables()),
+            origin=ORIGIN,
+            reported=ReportedPositions(Lsn(1), Lsn(1)),
+            ledger=Ledger((), ()),
+            tend=lambda: None,
+        )
+
+    def prepare(self, xid: int, *values: bytes, size: int = 10) -> PreparedIdentity:
+        """With a row in partition 1 for each value, and `size` bytes said to be read for all."""
+        identity, rows = PreparedIdentity(xid, "x"), BatchRows(self.spool.new())
+        batch = RowBatch()
+        batch.lists(TOPIC, 2)[1].extend({"key": b"k", "value": value} for value in values)
+        batch.bytes = size
+        rows.append(batch)
+        self.executor.stage(PreparedRows(identity, Lsn(xid), 0, rows, (TOPIC,), gids.parse("x")))
+        return identity
+
+    def commit(self, *identities: PreparedIdentity) -> None:
+        for identity in identities:
+            self.executor.execute(actions.AppendStaged(identity, Lsn(identity.xid + 5)), at_us=0)
+
+
+ORIGIN = cast("ConnectorOrigin", type("NoOrigin", (), {"stream_id": "", "progress": staticmethod(lambda *_: None)})())
+"""Where the positions come from does not matter here."""
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 20))
+
+
+def test_many_small_ones_are_one_job_in_the_order_of_their_outcomes(stage: Stage) -> None:
+    first, second, third = stage.prepare(1, b"a", b"b"), stage.prepare(2, b"c"), stage.prepare(3, b"d")
+    stage.commit(second)
+    stage.executor.execute(actions.Forget(third), at_us=0)
+    stage.commit(first)
+    assert (stage.worker.jobs, stage.gate.done) == (0, [])
+    stage.executor.execute(actions.CommitMain(1, Lsn(9), 2, 3), at_us=0)
+    assert stage.worker.jobs == 2
+    assert stage.gate.done == [(1, b"c"), (1, b"a"), (1, b"b"), "commit"]
+    assert stage.spool.memory_bytes == 0
+
+
+def test_rows_that_are_read_later_come_later(stage: Stage) -> None:
+    stage.commit(stage.prepare(1, b"a"))
+    batch = RowBatch()
+    batch.lists(TOPIC, 2)[1].append({"key": b"k", "value": b"plain"})
+    stage.executor.produce(batch)
+    assert stage.gate.done == [(1, b"a"), (1, b"plain")]
+
+
+def test_records_that_no_row_was_read_for_are_published_too(stage: Stage) -> None:
+    """A truncate: it has no bytes of a row."""
+    stage.commit(stage.prepare(1, b"truncate", size=0))
+    stage.executor.execute(actions.CommitMain(1, Lsn(9), 1, 1), at_us=0)
+    assert stage.gate.done == [(1, b"truncate"), "commit"]
+
+
+def test_what_has_become_large_does_not_wait(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNK_BYTES", 15)
+    stage.commit(stage.prepare(1, b"a"))
+    assert stage.gate.done == []
+    stage.commit(stage.prepare(2, b"b"))
+    assert stage.gate.done == [(1, b"a"), (1, b"b")]
+
+
+def test_kafkas_timeout_counts_from_before_the_rows_were_opened(stage: Stage) -> None:
+    before, prepared = time.monotonic(), stage.prepare(1, b"a")
+    stage.executor.execute(actions.OpenPrepared(prepared, 0), at_us=0)
+    assert before <= stage.executor.begun(prepared) <= stage.publisher.opened_at - 0.01
+
+
+@pytest.mark.parametrize(("slot", "opened"), [(0, False), (7, True)])
+def test_an_open_is_answered_when_its_rows_are_acknowledged(stage: Stage, slot: int, opened: bool) -> None:
+    prepared = stage.prepare(1, b"a")
+    stage.executor.execute(actions.OpenPrepared(prepared, slot), at_us=0)
+    assert isinstance(stage.worker.answer, Pending)
+    assert stage.worker.answer.is_true() == opened
+    assert stage.worker.answer.answer == events.PreparedOpened(prepared)

@@ -1,0 +1,214 @@
+"""What the pipeline's loop makes of errors, where no server is needed to see it."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from twofold.bridge import Event, events, initial
+from twofold.config import TurnConfig
+from twofold.errors import MalformedMessage
+from twofold.run import run as module
+from twofold.run.interruptible import StopRequested
+from twofold.run.observer import NullObserver
+from twofold.run.run import OUTCOMES_BYTES, Run
+from twofold.run.timers import Timers
+from twofold.stream.waiting_rows import CollectedEvent
+from twofold_avro.errors import MalformedRow
+from twofold_common.positions import Lsn, PreparedIdentity
+
+
+@pytest.mark.parametrize(("where", "call"), [("loading", "turn"), ("collector", "collect")])
+def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where: str, call: str) -> None:
+    """It would come again, so the supervisor does not try again: by a backfill's reader, and in the
+    stream.
+    """
+    names = "state session collector executor worker loading timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    parts["state"].must_wait = False
+    parts["loading"].due.return_value = None
+    parts["collector"].half_prepared = parts["collector"].reached = False
+    getattr(parts[where], call).side_effect = MalformedRow("no boolean", table="public.t", column="c", offset=17)
+    with pytest.raises(MalformedMessage) as ended:
+        Run(**parts, stop=threading.Event()).go(NullObserver())
+    assert (str(ended.value), ended.value.exit_status) == ("column c of public.t: no boolean at byte 17", 7)
+
+
+@pytest.mark.parametrize("half_prepared", [True, False])
+def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_read(half_prepared: bool) -> None:
+    """Some of its rows would have a provisional schema id and others not, and nothing would say
+    so.
+    """
+    names = "session executor worker timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    loading, state = MagicMock(), MagicMock(must_wait=False, group=None)
+    loading.due.return_value = None
+    collector = MagicMock(half_prepared=half_prepared, reached=False)
+    stop = MagicMock()
+    stop.is_set.side_effect = [False, True]
+    Run(**parts, state=state, collector=collector, loading=loading, stop=stop)._turns()
+    assert loading.turn.called != half_prepared
+
+
+def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka's own timeout has counted all the while."""
+    names = "state session collector worker loading doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, pool=1, now=100)
+    executor = MagicMock(begun=lambda _: 100.0)
+    run = Run(**parts, executor=executor, timers=timers, stop=threading.Event())
+    monkeypatch.setattr(module, "step", lambda state, _: (state, ()))
+    identity = PreparedIdentity(1, "a")
+    run._take_collected(CollectedEvent(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1)))
+    run._step_bridge(events.PreparedOpened(identity))
+    assert events.ParkDue(identity, "open for 30 s (prepared.hold)") in timers.due(130, drained=True)
+
+
+@pytest.mark.parametrize(
+    ("committing", "rows", "size", "outcomes", "full"),
+    [
+        (False, 99, 0, 0, False),
+        (False, 100, 0, 0, True),
+        (True, 100, 0, 0, False),
+        (True, 399, 0, 0, False),
+        (True, 400, 0, 0, True),
+        (True, 99, 1000, 0, True),
+        (True, 99, 0, OUTCOMES_BYTES - 1, False),
+        (True, 99, 0, OUTCOMES_BYTES, True),
+    ],
+)
+def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
+    monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, outcomes: int, full: bool
+) -> None:
+    names = "session collector worker loading timers doubt_warnings registrar"
+    state = MagicMock(in_flight=("one",) if committing else ())
+    executor = MagicMock(group_records=rows, group_bytes=size, group_outcome_bytes=outcomes)
+    parts: Any = {name: MagicMock() for name in names.split()}
+    run = Run(
+        **parts,
+        state=state,
+        executor=executor,
+        limits=TurnConfig.model_validate({"rows": 100, "bytes": 1000}),
+        stop=threading.Event(),
+    )
+    taken: list[Event] = []
+    monkeypatch.setattr(run, "_step_bridge", taken.append)
+    run._end_turn_if_full()
+    assert taken == ([events.TurnFull()] if full else [])
+
+
+@pytest.mark.parametrize("executing", [True, False])
+def test_while_the_registrar_waits_commits_go_on_except_between_the_actions_of_a_step(
+    monkeypatch: pytest.MonkeyPatch, executing: bool
+) -> None:
+    names = "state session collector executor worker loading timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    answer = events.MainCommitted(Lsn(7))
+    parts["worker"].answers.return_value, parts["timers"].due.return_value = [answer], [events.IdleDue()]
+    run = Run(**parts, stop=threading.Event())
+    taken: list[Event] = []
+    monkeypatch.setattr(run, "_step_bridge", taken.append)
+    monkeypatch.setattr(run, "_executing", executing)
+    run._while_waiting()
+    assert parts["session"].tend.called
+    assert taken == ([] if executing else [answer, events.IdleDue(), events.Drained()])
+
+
+@pytest.mark.parametrize("executing", [True, False])
+def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half_a_step(
+    monkeypatch: pytest.MonkeyPatch, executing: bool
+) -> None:
+    names = "session collector executor worker loading timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    run = Run(**parts, state=MagicMock(unfinished=False, in_flight=()), stop=threading.Event())
+    parts["worker"].busy = False
+    taken: list[Event] = []
+    monkeypatch.setattr(run, "_step_bridge", taken.append)
+
+    def turns() -> None:
+        run._executing = executing
+        raise StopRequested
+
+    monkeypatch.setattr(run, "_turns", turns)
+    with pytest.raises(StopRequested) if executing else nullcontext():
+        run.go(NullObserver())
+    assert taken == ([] if executing else [events.TurnFull()])
+
+
+@pytest.mark.parametrize("received", [(), ("something",)])
+@pytest.mark.parametrize(("asked", "announced"), [(120, True), (130, False)])
+def test_what_is_held_back_is_announced_when_a_frontier_waits_for_it(
+    asked: int, announced: bool, received: tuple[str, ...]
+) -> None:
+    names = "session executor worker loading timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    parts["session"].read.return_value = received
+    question = events.FrontierAsked((), frozenset(), Lsn(asked))
+    state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)._replace(asked=question)
+    collector = MagicMock()
+    collector.announce.return_value = ()
+    Run(**parts, state=state, collector=collector, stop=threading.Event(), frontiers=MagicMock())._read(
+        0.0, drained=False
+    )
+    assert collector.announce.called == announced
+
+
+def test_an_empty_socket_is_waited_for_until_one_that_is_held_is_due_and_then_it_is_announced() -> None:
+    names = "executor timers doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    parts["timers"].wait_s.return_value = 0.3
+    one = PreparedIdentity(1, "a")
+    announced = CollectedEvent(events.PrepareRead(one, Lsn(130), Lsn(140), rows=1))
+    collector = MagicMock()
+    collector.wait_s.return_value = 0.1
+    collector.announce_drained.side_effect = [(), (announced,), ()]
+    session, state = MagicMock(), initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)
+    session.read.return_value = ()
+    loading, worker = MagicMock(busy=False), MagicMock(busy=False)
+    run = Run(
+        **parts,
+        state=state,
+        collector=collector,
+        session=session,
+        loading=loading,
+        worker=worker,
+        stop=threading.Event(),
+    )
+    for _ in range(3):
+        assert run._read(0.0, drained=True)
+    assert {call.kwargs["wait_s"] for call in session.read.call_args_list} == {0.1}
+    assert [call.args[1] for call in collector.announce_drained.call_args_list] == [0, 0, 1]
+    assert run.state.find(one)
+
+
+def test_an_answer_that_comes_right_behind_the_others_is_not_overslept() -> None:
+    """The socket would be waited for, up to half a second, while a group could be committed."""
+    names = "executor doubt_warnings limits registrar"
+    parts: Any = {name: MagicMock() for name in names.split()}
+    timers, collector, session = MagicMock(), MagicMock(half_prepared=False, reached=False), MagicMock()
+    timers.wait_s.return_value, collector.wait_s.return_value, session.read.return_value = 0.3, 0.2, ()
+    worker, loading, stop = MagicMock(busy=True), MagicMock(busy=False), MagicMock()
+    loading.due.return_value = None
+    stop.is_set.side_effect = [False, False, False, True]
+    state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)
+
+    def answers(_: float) -> list[Event]:
+        worker.busy = worker.answers.call_count < 2  # the job ends right behind the second look
+        return []
+
+    worker.answers.side_effect = answers
+    Run(
+        **parts,
+        state=state,
+        timers=timers,
+        collector=collector,
+        session=session,
+        worker=worker,
+        loading=loading,
+        stop=stop,
+    )._turns()
+    assert [call.kwargs["wait_s"] for call in session.read.call_args_list] == [0, 0, 0.2]

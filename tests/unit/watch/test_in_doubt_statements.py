@@ -1,0 +1,145 @@
+"""Which statements the page offers for a transaction in doubt: those of `prepared list`, and none
+before its other branches are known.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from twofold.bridge import events, initial, step
+from twofold.errors import Unreachable
+from twofold.gids import Parse, parse, parser
+from twofold.group.held_back import HeldBack
+from twofold.inspect.status_report import InDoubt
+from twofold.watch.activity import Activity
+from twofold.watch.branch_view import ASKED_AGAIN_S, KNOWN_FOR_S, BranchView
+from twofold.watch.sampler import Sampler
+from twofold.watch.snapshot_in_doubt import count_held_back_by, list_in_doubt
+from twofold_common.positions import Lsn, PreparedIdentity
+
+XA = "1234_Z3RyaWQ=_YnF1YWw="
+
+
+def report(gid: str, *statements: str, siblings: tuple[str, ...] = (), held_back: tuple[HeldBack, ...] = ()) -> InDoubt:
+    return InDoubt(
+        xid=7, gid=gid, owner="me", database="bank", age_s=60, too_long=False, wal_bytes=1, in_kafka="open", rows=4,
+        topics=(), global_id="1234:gtrid", branch="bqual", statements=statements, siblings=siblings,
+        held_back=held_back,
+    )  # fmt: skip
+
+
+def listed(gid: str, branches: BranchView, now: float = 1060.0, parse_gid: Parse = parse) -> dict[str, object]:
+    activity = prepared(gid)
+    (found,) = list_in_doubt(activity.view(), Sampler("", activity), branches, now, parse_gid)
+    return found
+
+
+def counted(gid: str, branches: BranchView, now: float = 1060.0) -> tuple[int, int]:
+    activity = prepared(gid)
+    return count_held_back_by(activity.view(), Sampler("", activity), branches, now)
+
+
+def prepared(gid: str) -> Activity:
+    activity = Activity(lambda: 1000.0)
+    state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=3, pool=1)
+    activity.recovered(state)
+    event = events.PrepareRead(PreparedIdentity(7, gid), Lsn(110), Lsn(115), rows=4)
+    state, decided = step(state, event)
+    activity.stepped(event, decided, state, 0)
+    return activity
+
+
+class Asked:
+    """Answers in the thread of the view, which a test waits for."""
+
+    def __init__(self, *answers: Sequence[InDoubt] | Exception) -> None:
+        self.answers = list(answers)
+        self.now = 0.0
+        self.may_answer = threading.Event()
+        self.view = BranchView(self.ask, lambda: self.now)
+
+    def ask(self) -> tuple[Sequence[InDoubt], Sequence[str]]:
+        assert self.may_answer.wait(10)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, ("other.prepared: not allowed",)
+
+    def wait(self) -> None:
+        self.may_answer.set()
+        for thread in threading.enumerate():
+            if thread.name == "status-branches":
+                thread.join(10)
+        self.may_answer.clear()
+
+
+def test_an_opaque_gid_has_no_other_branches() -> None:
+    asked = Asked()
+    found = listed("it's", asked.view)
+    assert found["statements"] == ["COMMIT PREPARED 'it''s';", "ROLLBACK PREPARED 'it''s';"]
+    asked.wait()
+
+
+def test_a_gid_of_ones_own_pattern_has_other_branches() -> None:
+    found = listed("pay-7-bank", Asked().view, now=0, parse_gid=parser((r"pay-(?P<global>\d+)-(?P<branch>\w+)",)))
+    assert (found["global_id"], found["branch"], found["statements"]) == ("7", "bank", [])
+
+
+def test_a_branch_is_offered_nothing_until_its_siblings_are_known_and_then_what_keeps_them_whole() -> None:
+    commit = f"COMMIT PREPARED '{XA}';"
+    asked = Asked([report(XA, commit, siblings=("its sibling is committed",))])
+    before = listed(XA, asked.view)
+    assert (before["global_id"], before["branch"]) == ("1234:gtrid", "bqual")
+    assert before["statements"] == []
+    assert before["statements_wait"]
+    asked.wait()
+    after = listed(XA, asked.view)
+    assert (after["statements"], after["siblings"]) == ([commit], ["its sibling is committed"])
+    assert asked.view.unread == ("other.prepared: not allowed",)
+
+
+def test_statements_are_taken_back_when_the_siblings_cannot_be_read_any_more() -> None:
+    asked = Asked([report(XA, "COMMIT PREPARED 'x';")], Unreachable("Kafka is away"))
+    listed(XA, asked.view)
+    asked.wait()
+    assert listed(XA, asked.view)["statements"]
+    asked.now += ASKED_AGAIN_S
+    listed(XA, asked.view)
+    asked.wait()
+    found = listed(XA, asked.view)
+    assert (found["statements"], found["statements_wait"]) == ([], "Kafka is away")
+
+
+@pytest.mark.parametrize("age_s", [0, 3])
+def test_a_young_one_is_not_asked_about(age_s: float) -> None:
+    asked = Asked()  # a question would find no answer, and end its thread with an error
+    listed(XA, asked.view, now=1000.0 + age_s)
+    asked.wait()
+    assert asked.view.error == ""
+
+
+def test_it_is_asked_seldom() -> None:
+    asked = Asked([report(XA, "a")], [report(XA, "b")])
+    for _ in range(5):
+        listed(XA, asked.view)
+        asked.wait()
+    assert len(asked.answers) == 1
+
+
+def test_who_waits_for_it_is_shown_and_counted_for_metrics() -> None:
+    east = HeldBack("east", 40, 4, 1000.0)
+    asked = Asked([report(XA, "a", siblings=("committed",), held_back=(east,))])
+    assert counted(XA, asked.view) == (0, 0)
+    asked.wait()
+    assert counted(XA, asked.view) == (1, 4)
+    shown: Any = listed(XA, asked.view)["held_back"]
+    assert [(each["prefix"], each["commits"], each["shown"]) for each in shown] == [("east", 4, str(east))]
+    asked.answers = [Unreachable("Kafka is away")]
+    asked.now += KNOWN_FOR_S + 1
+    assert counted(XA, asked.view) == (1, 4), "the last answer, however old"
+    asked.wait()
+    assert counted("another", asked.view) == (0, 0), "it is in doubt no more"

@@ -1,0 +1,98 @@
+"""Who connects slowly, or often, keeps nobody from the page: a probe is answered, and the product
+keeps its descriptors.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from fixtures.connector import wait_until
+from twofold.errors import Unreachable
+from twofold.source.connection import connect_error
+from twofold.watch import server as page
+from twofold.watch.health import Health
+from twofold.watch.server import StatusServer, StatusSources
+
+HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.fixture
+def served() -> Iterator[StatusServer]:
+    sources = StatusSources(lambda _: {}, lambda: b"", lambda: Health(True, True, "up"))
+    with StatusServer("127.0.0.1", 0, sources) as server:
+        yield server
+
+
+def healthy(server: StatusServer) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=5) as answer:
+        return bool(answer.status == 200)
+
+
+def test_a_crowd_of_slow_connections_keeps_no_probe_away(served: StatusServer) -> None:
+    before = len([*Path("/proc/self/fd").iterdir()])
+    with ExitStack() as opened:
+        crowd = [opened.enter_context(socket.create_connection(("127.0.0.1", served.port), 5)) for _ in range(200)]
+        for each in crowd:
+            each.sendall(HALF)
+        assert healthy(served)
+        assert healthy(served)
+        most = before + len(crowd) + page.CONNECTIONS_MAX + 3
+        wait_until(lambda: len([*Path("/proc/self/fd").iterdir()]) <= most, within_s=5)
+
+
+def test_a_request_has_a_time(served: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a byte of it comes."""
+    monkeypatch.setattr(page, "REQUEST_S", 0.5)
+    with socket.create_connection(("127.0.0.1", served.port), 5) as slow:
+        slow.sendall(HALF)
+        slow.settimeout(0.1)
+        begun = time.monotonic()
+        while time.monotonic() < begun + 10:
+            try:
+                slow.sendall(b"X")
+                if not slow.recv(1):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        assert time.monotonic() < begun + 5
+
+
+def test_a_page_that_asks_again_keeps_its_connection(served: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "REQUEST_S", 1.0)
+    with socket.create_connection(("127.0.0.1", served.port), 5) as kept:
+        begun = time.monotonic()
+        while time.monotonic() < begun + 2:
+            kept.sendall(HALF + b"\r\n")
+            got = b""
+            while not got.endswith(b"up\n"):
+                part = kept.recv(4096)
+                assert part, "it was ended"
+                got += part
+            time.sleep(0.2)
+
+
+def test_the_log_has_no_secret_of_a_query(served: StatusServer, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        urllib.request.urlopen(f"http://127.0.0.1:{served.port}/?token=hunter2", timeout=5).close()
+        wait_until(lambda: "GET /" in caplog.text)
+    assert "hunter2" not in caplog.text
+
+
+def test_a_process_without_descriptors_says_so() -> None:
+    error = psycopg.OperationalError("connection failed: could not create socket: Too many open files")
+    told = connect_error("host=db dbname=bank", error)
+    assert isinstance(told, Unreachable)
+    assert "has no file descriptor left" in str(told)
+    assert "LimitNOFILE" in str(told)
+    assert "start PostgreSQL" not in str(told)

@@ -1,0 +1,108 @@
+"""Settings that give secrets that expire: each secret has one source, and what it says is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from twofold.config import load
+from twofold.errors import Unreachable, UsageError
+from twofold.kafka.kafka_secrets import KafkaSecrets, load_token_provider
+from twofold.kafka.kafka_settings import kafka_settings, registry_settings
+from twofold.source.connection import connect
+
+FILE = """
+name = "bank"
+[source]
+dsn = "host=127.0.0.1 port=1 dbname=bank user=twofold"
+{source}
+[kafka]
+bootstrap = "127.0.0.1:1"
+{kafka}
+[registry]
+url = "http://127.0.0.1:1"
+username = "me"
+{registry}
+"""
+COMMAND = 'password_command = ["cat", "{secret}"]'
+
+
+def write(folder: Path, **parts: str) -> Path:
+    (folder / "secret").write_text("hunter2-1\n")
+    file = folder / "twofold.toml"
+    texts = {
+        name: parts.get(name, "").replace("{secret}", str(folder / "secret"))
+        for name in ("source", "kafka", "registry")
+    }
+    file.write_text(FILE.format(**texts))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ("source", 'password_file = "{secret}"'),
+        ("registry", 'password_file = "{secret}"'),
+        ("registry", 'password = "hunter2"'),
+        ("registry", 'token_file = "{secret}"\ntoken_command = ["cat"]'),
+    ],
+)
+def test_a_secret_with_two_sources_is_refused(tmp_path: Path, part: str, text: str) -> None:
+    with pytest.raises(UsageError, match="has the same secret twice") as told:
+        load(write(tmp_path, **{part: f"{text}\n{COMMAND}"}))
+    assert "hunter2" not in str(told.value)
+
+
+def test_kafkas_password_with_two_sources_is_refused(tmp_path: Path) -> None:
+    config = load(write(tmp_path, kafka=f'{COMMAND}\noptions = {{ "sasl.password" = "hunter2" }}'))
+    with pytest.raises(UsageError, match=r"remove sasl\.password from its options"):
+        kafka_settings(config)
+
+
+def test_rotation_of_the_registrys_password_is_seen_by_the_next_request(tmp_path: Path) -> None:
+    settings = registry_settings(load(write(tmp_path, registry=COMMAND)))
+    first = settings.credentials()
+    (tmp_path / "secret").write_text("hunter2-2\n")
+    assert settings.credentials() != first
+    assert settings.credentials_expire
+
+
+def test_a_command_that_fails_is_an_outage(tmp_path: Path) -> None:
+    config = load(write(tmp_path, source='password_command = ["false"]'))
+    with pytest.raises(Unreachable, match=r"the command of source\.password_command, false, ended with status 1"):
+        connect(config.conninfo)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("no_such_module:give", "cannot be loaded"),
+        ("json:no_such_name", "cannot be loaded"),
+        ("json", "is not callable"),
+        ("json:__doc__", "is not callable"),
+    ],
+)
+def test_a_provider_of_tokens_that_cannot_be_used_is_told(name: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        load_token_provider(name)
+
+
+@pytest.mark.parametrize("expiry", [1_800_000_000.5, 1_800_000_000_500])
+def test_the_expiry_of_a_token_is_in_seconds_or_milliseconds(expiry: float) -> None:
+    provided: Any = KafkaSecrets(token_provider=lambda config: (f"for {config}", expiry))
+    assert provided._token("here") == ("for here", 1_800_000_000.5)
+
+
+def test_what_a_failing_provider_says_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+    def fails(_: str) -> tuple[Any, ...]:
+        raise RuntimeError("hunter2")
+
+    provided: Any = KafkaSecrets(token_provider=fails)
+    with pytest.raises(Unreachable) as told:
+        provided._token("")
+    assert told.value.__cause__ is None
+    assert told.value.__context__ is None
+    assert "hunter2" not in f"{told.value} {caplog.text}"
+    assert "RuntimeError" in caplog.text
