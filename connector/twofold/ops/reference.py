@@ -38,9 +38,8 @@ show` prints all values with secrets masked.
 files of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`,
 `status.token_file`) or in environment variables. An empty secret is refused.
 
-**Refused options.** `kafka.options` must not set `acks`, `enable.idempotence`, `transactional.id`,
-`isolation.level`, timeouts of transactions and messages, and [some
-more](../inside/kafka.md#settings-that-are-refused). `source.dsn` must not set `replication`,
+**Refused options.** `kafka.options` must not set `acks`, `enable.idempotence`, `isolation.level`
+and [some more](../inside/kafka.md#settings-that-are-refused), nor `source.dsn` `replication`,
 `client_encoding` and `load_balance_hosts`.
 
 This page is generated from `connector/twofold/config/`.
