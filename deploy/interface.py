@@ -121,12 +121,12 @@ def _fields(schema: Any) -> list[str]:
 
 
 def _metrics(page: str) -> Iterator[str]:
-    """Those of a page's tables, with their labels: in a column of their own, or in braces behind
-    the name.
+    """Those of a page's tables, with their labels: behind the type, as "gauge by `state`", or in
+    braces behind the name.
     """
     for row in _METRIC.findall(page):
         cells = row.split(" | ")
-        own = re.findall(r"`(\w+)`", cells[2]) if len(cells) > 3 else []
+        own = re.findall(r"`(\w+)`", cells[1].partition(" by ")[2]) if len(cells) > 2 else []
         for name, braced in _NAME.findall(cells[0]):
             labels = own or re.findall(r"\w+", braced)
             yield f"{name}{{{', '.join(labels)}}}" if labels else name

@@ -2,7 +2,7 @@
 
     python deploy/vocabulary.py
 
-Reads the second table of docs/reference/glossary.md, the Python files of the distributions and of
+Reads the table of docs/reference/glossary.md, the Python files of the distributions and of
 the tests, and the pages. Reports each place, and ends with status 1 if there is one:
 
 - a word or phrase that the table rules out, in code, messages and pages ("everywhere"), or as the

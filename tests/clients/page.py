@@ -20,7 +20,7 @@ _HEAD: Final = """\
 # Readers, type by type
 
 Written by `make clients`: each program reads topics that a connector has filled, and its rows are
-compared with PostgreSQL's. [Who reads the topics](../use/clients.md) says what each program needs.
+compared with PostgreSQL's. [Programs that read the topics](../use/clients.md) has what each needs.
 
 Tried: {versions}.
 

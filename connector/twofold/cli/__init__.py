@@ -21,8 +21,8 @@ from twofold_common.printable import printable
 COMMANDS = {
     "init": "Make publication, slot and topics.",
     "run": "Carry changes until stopped.",
-    "status": "Where the connector stands.",
-    "doctor": "What is or will be wrong, and its remedy.",
+    "status": "Show progress.",
+    "doctor": "Find problems and fixes.",
     "audit": "Compare commit records with what consumers see.",
     "backfill": "Load tables: start, pause, resume, cancel, status.",
     "prepared": "Prepared transactions in doubt.",

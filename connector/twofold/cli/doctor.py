@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
-    help="""Look at PostgreSQL, Kafka, the registry and this machine: what is or will be wrong, why it matters, and the remedy.
+    help="""Find problems and fixes: what is or will be wrong in PostgreSQL, Kafka, the registry or on this machine, why it matters, and the remedy.
 
     Changes nothing. Works before init, while the connector runs, and when a server is away. Status 3 if anything is missing that it cannot run without.
 

@@ -36,7 +36,7 @@ MIRROR_QUIET_S = 60.0
 
 
 @click.command(
-    help="""Show where the connector stands: positions, lag and its cause, who holds the slot, transactions in doubt, backfills, the mirror.
+    help="""Show progress: positions, lag and its cause, who holds the slot, transactions in doubt, backfills, the mirror.
 
     Asks PostgreSQL and Kafka, so it works whether the connector runs or not. Changes nothing. PostgreSQL's answer is shown at once; if Kafka is away, status 4. Why a running connector is behind it asks the status page (status.listen).
 

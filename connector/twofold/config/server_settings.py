@@ -59,7 +59,7 @@ class SourceConfig(Part):
     messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
     ddl_messages: bool = Field(
         False,
-        description="Let `init` make event triggers, by which each change of a table's definition is in the stream, in its place. Needs a superuser, or what a service has in its place.",
+        description="Let `init` make event triggers that put each change of a table's definition into the stream. Needs a superuser, or what a service has in its place.",
     )
     backfill: bool = Field(
         True,
@@ -68,7 +68,7 @@ class SourceConfig(Part):
     reload_up_to: int = Field(
         1_000_000,
         ge=0,
-        description="Reload a table by itself if PostgreSQL did not send changes of its rows, as after ALTER COLUMN ... TYPE ... USING, and it has at most about so many rows. Above, the log names the table. 0: never.",
+        description="Reload a stale table by itself, as after ALTER COLUMN ... TYPE ... USING, if it has at most about so many rows. Above, the log names the table. 0: never.",
     )
     slot_wait: float = Field(
         60, gt=0, description="How long `init` waits for running transactions when it creates the slot."

@@ -24,24 +24,22 @@ _HEAD = """\
 # Configuration
 
 The configuration is one TOML file: `twofold -c bank.toml ...`, or `TWOFOLD_CONFIG`, or
-`twofold.toml` in the working directory. [twofold.toml](twofold.toml) is a commented example.
+`twofold.toml` in the working directory. [twofold.toml](twofold.toml) is a commented example. Times
+are seconds, sizes are bytes.
 
-Environment variables override the file. A variable is `TWOFOLD_` and the setting's path in
-capitals, joined by two underscores: `TWOFOLD_SOURCE__DSN`, `TWOFOLD_PREPARED__HOLD`. Lists and
-tables are JSON: `TWOFOLD_SOURCE__TABLES='["public.*"]'`. The environment alone is enough. Times are
-seconds, sizes are bytes.
+Environment variables override the file, or replace it. A variable is `TWOFOLD_` and the setting's
+path in capitals, joined by two underscores: `TWOFOLD_PREPARED__HOLD`. Lists and tables are JSON:
+`TWOFOLD_SOURCE__TABLES='["public.*"]'`.
 
-`twofold config check` reads it, names the mistakes and contacts no server. `twofold config show`
-prints all values with secrets masked. An unknown setting is a mistake.
+`twofold config check` names mistakes, unknown settings too, and contacts no server. `twofold config
+show` prints all values with secrets masked.
 
 **Secrets.** Settings marked *secret* are never printed, logged or part of an error. Keep them in
 files of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`,
-`status.token_file`) or in environment variables. No command takes a secret as an argument.
-An empty secret is refused.
+`status.token_file`) or in environment variables. An empty secret is refused.
 
-**Refused options.** `kafka.options` must not set `acks`, `enable.idempotence`, `transactional.id`,
-`isolation.level`, timeouts of transactions and messages, and [some
-more](../inside/kafka.md#settings-that-are-refused). `source.dsn` must not set `replication`,
+**Refused options.** `kafka.options` must not set `acks`, `enable.idempotence`, `isolation.level`
+and [some more](../inside/kafka.md#settings-that-are-refused), nor `source.dsn` `replication`,
 `client_encoding` and `load_balance_hosts`.
 
 This page is generated from `connector/twofold/config/`.
@@ -58,10 +56,11 @@ def _sections(model: type[BaseModel], path: str) -> Iterator[str]:
     yield f"## {f'`[{path}]`' if path else 'Top level'}\n"
     if path and model.__doc__:
         yield f"{model.__doc__.strip()}\n"
-    yield "| setting | type | default | meaning |\n|---|---|---|---|"
+    yield "| setting | type, default | meaning |\n|---|---|---|"
     for name, field in plain.items():
         what = (field.description or "").replace("|", "\\|")
-        yield f"| `{f'{path}.' if path else ''}{name}` | {_type(field.annotation)} | {_default(field)} | {what} |"
+        kind = f"{_type(field.annotation)}, {_default(field)}"
+        yield f"| `{f'{path}.' if path else ''}{name}` | {kind} | {what} |"
     yield ""
     for name, field in model.model_fields.items():
         if part := _part(field):
