@@ -36,8 +36,7 @@ from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream.bookkeeping_records import ConnectorOrigin
 from twofold.stream.collector import Collector
-from twofold.tables.row_plans import RowPlans
-from twofold.tables.table_version import TableVersion
+from twofold.tables.table_version import RowPlans, TableVersion
 from twofold.tables.told_tables import ToldTables
 from twofold.watch.activity import Activity
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape

@@ -98,34 +98,35 @@ _close, _speaks_of = group.close, Frontier.speaks_of
 _greatest_cut, _follow = global_cut.greatest_cut, Decisions.follow
 _is_needed = frontier.is_needed
 MUTANTS = (
-    GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen")),
-    GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=12),
+    GroupMutant("the end is asked before what is visible", frontier, "ORDER", ("end_lsn", "listed", "seen"), seed=9228),
+    GroupMutant("the frontier does not wait for the stream", frontier, "is_due", _does_not_wait, seed=3),
     GroupMutant(
         "the frontier does not wait for what is held back",
         frontier,
         "is_due",
         _does_not_wait_for_what_is_held,
+        seed=118,
     ),
-    GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=10),
-    GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=167),
-    GroupMutant("what was lowered is forgotten", global_cut.Lowering, "_lower", _forget_what_was_lowered, seed=31),
-    GroupMutant("a frontier of a fenced connector is believed", GroupWorld, "outside_transactions", True),
+    GroupMutant("in doubt is left out", frontier, "in_doubt", lambda _: frozenset(), seed=1),
+    GroupMutant("what PostgreSQL lists is left out", frontier, "in_doubt", _only_the_streams, seed=286),
+    GroupMutant("what was lowered is forgotten", global_cut.Lowering, "_lower", _forget_what_was_lowered, seed=2),
+    GroupMutant("a frontier of a fenced connector is believed", GroupWorld, "outside_transactions", True, seed=1176),
     GroupMutant(
         "a frontier speaks of what it has not seen",
         global_cut.Lowering,
         "_lower_to_what_all_speak_of",
         _speaks_of_all,
-        seed=102,
+        seed=8,
     ),
-    GroupMutant("a frontier before a commit that is decided", prepared, "close", _close_with_a_frontier),
-    GroupMutant("a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all),
-    GroupMutant("a limit cuts off and does not lower", global_cut, "greatest_cut", _cut_off_at_limits, seed=31),
+    GroupMutant("a frontier before a commit that is decided", prepared, "close", _close_with_a_frontier, seed=662),
+    GroupMutant("a source without a frontier of its own", Frontier, "speaks_of", _of_itself_it_speaks_of_all, seed=55),
+    GroupMutant("a limit cuts off and does not lower", global_cut, "greatest_cut", _cut_off_at_limits, seed=9),
     GroupMutant("a limit does not grow", global_cut, "greatest_step", _one_look, seed=2),
-    GroupMutant("loads are forgotten", global_cut, "greatest_cut", _forget_loads, seed=25),
+    GroupMutant("loads are forgotten", global_cut, "greatest_cut", _forget_loads, seed=65),
     GroupMutant("a load ignores what is in doubt", Decisions, "follow", ignore_what_is_in_doubt, seed=167),
-    GroupMutant("a load goes without what is decided", Decisions, "follow", need_not_show_what_is_decided, seed=323),
+    GroupMutant("a load goes without what is decided", Decisions, "follow", need_not_show_what_is_decided, seed=243),
     GroupMutant(
-        "what ends without a commit record is not noticed", frontier, "is_needed", _only_behind_commits, seed=90
+        "what ends without a commit record is not noticed", frontier, "is_needed", _only_behind_commits, seed=1518
     ),
     GroupMutant("what is listed is asked after the end", frontier, "ORDER", ("seen", "end_lsn", "listed")),
 )

@@ -367,6 +367,8 @@ class GroupWorld:
             source.load()
         elif at < 0.80:
             source.ask()
+            if source.answers and rnd.random() < 0.1:
+                self._hurry(source)
         elif at < 0.90:
             self._event(source)
         elif at < 0.91 or source.state is None:
@@ -446,6 +448,17 @@ class GroupWorld:
         self._phases[g] = phase
         self.branches[g] = [(source, gid) for source, kind, gid in phase if kind not in "EN"]
 
+    def _hurry(self, source: Source) -> None:
+        """Prepare two branches in one source and end one of them, faster than its connector sees
+        any of that.
+        """
+        g = f"g{len(self.branches)}"
+        gids = [f"{g}/{n}" for n in range(2)]
+        self._phases[g] = [(source, "P", gid) for gid in gids]
+        self.branches[g] = [(source, gid) for gid in gids]
+        for _ in range(3):
+            self._advance(g)
+
     def _advance(self, g: str) -> None:
         """Prepare a branch or end one; behind the last prepare, decide."""
         phase = self._phases[g]
@@ -479,6 +492,8 @@ class GroupWorld:
     def _crash(self, source: Source) -> None:
         if source.state is not None:
             source.crash(self.random.choice([0, 0, 1, 3]))
+            if self.random.random() < 0.3:
+                self._hurry(source)
         else:
             source.recover(source.confirmed)
 

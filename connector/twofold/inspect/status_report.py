@@ -14,9 +14,8 @@ from typing import Literal
 from twofold.config import Config
 from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.gids import parser
-from twofold.group.held_back import HeldBack, held_back_by
 from twofold.group.ledgers import NO_BRANCHES, Branches, Ledgers
-from twofold.group.siblings import describe_sibling, is_torn, siblings_of, statements_left
+from twofold.group.siblings import HeldBack, describe_sibling, held_back_by, is_torn, siblings_of, statements_left
 from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings, topic_policy
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.progress import ProgressReader, RecoveredState

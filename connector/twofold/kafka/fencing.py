@@ -28,8 +28,7 @@ from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.progress import ProgressReader, RecoveredState
 from twofold.kafka.publisher import Publisher, close_quietly
-from twofold.kafka.records import SchemaIds
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.schema_registry import Registry, SchemaIds
 from twofold.kafka.watch import Watch
 from twofold_common.positions import Lsn
 

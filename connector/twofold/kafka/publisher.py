@@ -32,12 +32,11 @@ from twofold import failpoints
 from twofold.errors import Fenced, QuickAgain, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
 from twofold.kafka.batch import Record, RowBatch
 from twofold.kafka.deliveries import PartitionWrites
-from twofold.kafka.forecast import Forecast
-from twofold.kafka.kept_group import KeptGroup
+from twofold.kafka.forecast import Forecast, KeptGroup
 from twofold.kafka.names import Names
 from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
-from twofold.kafka.records import SchemaIds
+from twofold.kafka.schema_registry import SchemaIds
 from twofold.kafka.sent_rows import SentRows
 from twofold.kafka.transaction_records import TransactionRecords
 from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range

@@ -16,6 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable, UsageError
+from twofold.kafka.names import Names
+from twofold_avro.schemas import canonical, fixed
 from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
 
 
@@ -191,3 +193,29 @@ def _body(schema: str) -> bytes:
 
 class _Absent(SetupError):
     """The registry answers that it has no such thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaIds:
+    """The registry's ids of the fixed records."""
+
+    commit: int
+    progress: int
+    pin: int
+    prepared: int
+    frontier: int | None = None
+    """None: the connector is in no source group."""
+
+
+def register_fixed(registry: Registry, names: Names, *, in_group: bool = False) -> SchemaIds:
+    """Register the fixed records' schemas.
+
+    The progress topic holds two kinds of records, so the pin's subject contains its name too.
+    """
+    return SchemaIds(
+        commit=registry.register(value_subject(names.commits), canonical(fixed("commit"))),
+        progress=registry.register(value_subject(names.progress), canonical(fixed("progress"))),
+        pin=registry.register(f"{names.progress}-twofold.Pin", canonical(fixed("pin"))),
+        prepared=registry.register(value_subject(names.prepared), canonical(fixed("prepared"))),
+        frontier=registry.register(value_subject(names.frontiers), canonical(fixed("frontier"))) if in_group else None,
+    )

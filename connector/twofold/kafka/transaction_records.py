@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from twofold.kafka.batch import Record
 from twofold.kafka.names import Names
-from twofold.kafka.records import SchemaIds
+from twofold.kafka.schema_registry import SchemaIds
 from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
 
 

@@ -24,9 +24,8 @@ from twofold.inspect.status_report import read_progress_if_any
 from twofold.kafka.fencing import Fencing, fence
 from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
 from twofold.kafka.metadata import ask_brokers
-from twofold.kafka.records import register_fixed
 from twofold.kafka.registrar import Registrar
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold.kafka.topics import Topics
 from twofold.kafka.watch import Watch
 from twofold.run import last_refusal

@@ -36,9 +36,8 @@ from twofold.inspect.status_report import read_progress_if_any
 from twofold.kafka.backfill_commands import BackfillCommands
 from twofold.kafka.fencing import Fencing, fence
 from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
-from twofold.kafka.records import register_fixed
 from twofold.kafka.registrar import Registrar
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold.kafka.topics import Topics
 from twofold.kafka.watch import Watch
 from twofold.loads.envelope_reader import EnvelopeReader

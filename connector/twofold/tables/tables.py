@@ -34,9 +34,8 @@ from twofold.tables.logical_messages import LogicalMessages
 from twofold.tables.pinned_topics import check_pinned_topics
 from twofold.tables.pins import Pins
 from twofold.tables.root_flaws import RootFlaws
-from twofold.tables.row_plans import RowPlans
 from twofold.tables.table_lives import TableLives
-from twofold.tables.table_version import DescribedVersion, KeyChanged, TableVersion, key_id_changed
+from twofold.tables.table_version import DescribedVersion, KeyChanged, RowPlans, TableVersion, key_id_changed
 from twofold.tables.told_tables import NOTHING_TOLD, Told, ToldTables
 from twofold.tables.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold.thread_owner import ThreadOwner

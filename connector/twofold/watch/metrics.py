@@ -14,8 +14,8 @@ from prometheus_client.process_collector import ProcessCollector
 
 from twofold import __version__
 from twofold.watch.activity_view import LATENCY_BOUNDS_S, ActivityView
-from twofold.watch.health import Health
 from twofold.watch.sampler import Sampler
+from twofold.watch.server import Health
 from twofold_avro.transcode import is_compiled
 
 END_CAUSES = ("UncertainEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")

@@ -4,6 +4,7 @@ secrets; positions are texts as PostgreSQL prints them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,16 +12,60 @@ from twofold import __version__
 from twofold.config import Config
 from twofold.gids import parser
 from twofold.row_path import slowness
+from twofold.run.observer import BackfillProgress
 from twofold.watch.activity import Activity
 from twofold.watch.activity_view import ActivityView
 from twofold.watch.branch_view import BranchView
 from twofold.watch.cause import find_cause
-from twofold.watch.health import Health
 from twofold.watch.history import INTERVAL_S, Sample
 from twofold.watch.sampler import Sampler
+from twofold.watch.server import Health
 from twofold.watch.snapshot_in_doubt import list_in_doubt, list_settled
-from twofold.watch.snapshot_tables import list_tables
+from twofold.watch.table_counts import TableCount
 from twofold_common.positions import Lsn, format_lsn
+
+LISTED_MAX = 300
+"""A database may have tens of thousands, and the page asks every two seconds."""
+
+
+def list_tables(counts: Sequence[TableCount], backfills: Sequence[BackfillProgress]) -> dict[str, Any]:
+    """The list, how many tables there are, and how many of them are in which state."""
+    loads = {each.table: each for each in backfills}
+    tables = [_table(each, loads.pop(each.table, None)) for each in counts]
+    tables += [_table(TableCount("", load.table, "running"), load) for load in loads.values()]
+    tables.sort(
+        key=lambda each: (not each["errors"], each["state"] == "ready", -(each["changed_at"] or 0), each["table"])
+    )
+    return {
+        "tables": tables[:LISTED_MAX],
+        "tables_total": len(tables),
+        "tables_loading": sum(each["state"] in {"loading", "waiting", "paused"} for each in tables),
+    }
+
+
+def _table(count: TableCount, load: BackfillProgress | None) -> dict[str, Any]:
+    return {
+        "topic": count.topic,
+        "table": count.table,
+        "rows": count.rows,
+        "changed_at": count.changed_at,
+        "state": _state(count, load),
+        "load": load and asdict(load),
+        "errors": count.errors,
+        "error": count.error,
+        "schema_id": count.schema_id,
+        "stale": count.stale,
+    }
+
+
+def _state(count: TableCount, load: BackfillProgress | None) -> str:
+    if load is not None:
+        return {"reading": "loading", "paused": "paused", "waiting for locks": "waiting"}[load.state]
+    if count.gone:
+        return "not published"
+    if count.stale and count.load == "ready":
+        return "stale"
+    return {"ready": "ready", "waiting": "waiting", "running": "loading", "paused": "paused"}[count.load]
 
 
 def take_snapshot(

@@ -10,9 +10,8 @@ from itertools import chain
 from typing import Any
 
 from twofold.gids import Parse, describe, parse
-from twofold.group.held_back import count_held_back
 from twofold.group.in_doubt_warnings import statements
-from twofold.group.siblings import NOT_KNOWN
+from twofold.group.siblings import NOT_KNOWN, count_held_back
 from twofold.watch.activity_view import ActivityView
 from twofold.watch.branch_view import RESTS_UNSEEN, BranchView, Key
 from twofold.watch.in_doubt_log import InDoubtSpan

@@ -15,11 +15,10 @@ from twofold.gids import parser
 from twofold.inspect.status_report import branches_in_doubt
 from twofold.watch.activity import Activity
 from twofold.watch.branch_view import BranchView
-from twofold.watch.health import Health, judge_health
 from twofold.watch.metrics import Metrics
 from twofold.watch.mirror_view import MirrorView
 from twofold.watch.sampler import Sampler
-from twofold.watch.server import StatusServer, StatusSources
+from twofold.watch.server import Health, StatusServer, StatusSources, judge_health
 from twofold.watch.snapshot import take_snapshot
 from twofold.watch.snapshot_in_doubt import count_held_back_by
 

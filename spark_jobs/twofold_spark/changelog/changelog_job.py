@@ -29,11 +29,11 @@ from twofold_spark.session import CATALOG
 from twofold_spark.signals import catch_end_signals
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
 from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.decoding import UnreadableChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.table_topics import Offsets, TopicCatalog, TopicState
 from twofold_spark.sources.topic_names import table_topics_pattern
-from twofold_spark.sources.unreadable_records import UnreadableChoice
 from twofold_spark.streaming import StreamingJob, Trigger, print_progress
 
 T = TypeVar("T")

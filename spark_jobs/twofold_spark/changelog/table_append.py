@@ -36,11 +36,11 @@ from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, TableRefused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, find_broken_head
 from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.sources.table_topics import Offsets, TopicState
 from twofold_spark.sources.topic_names import parse_topic_name
-from twofold_spark.sources.unreadable_records import UnreadableChoice, select_unreadable
 
 _LOST = ("failOnDataLoss", "UnknownTopicOrPartition")
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"

@@ -10,17 +10,76 @@ import datetime as dt
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from pyspark.sql import SparkSession
+
 from twofold_spark import __version__, session
 from twofold_spark.catalog_choice import CatalogChoice
+from twofold_spark.errors import SetupError
+from twofold_spark.job.metrics import JobMetrics, serve_metrics
 from twofold_spark.sinks import partitioning
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
+from twofold_spark.sinks.partitioning import Partitioning
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sinks.write_mode import WRITE_MODES
+from twofold_spark.sources.decoding import build_reader_schema, find_row_schema
+from twofold_spark.sources.kafka_client import Kafka, require_connector
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.topic_names import subject_of
 from twofold_spark.streaming import Trigger
+
+
+@contextmanager
+def listening(spark: SparkSession, options: argparse.Namespace) -> Iterator[JobMetrics]:
+    """Listen to Spark, and serve the metrics if that is asked for.
+
+    A session may outlive the job. A listener that stayed would be told of all its later queries,
+    more slowly than they come, and what waits to be told keeps their plans.
+    """
+    metrics = JobMetrics(options.command)
+    spark.streams.addListener(metrics)
+    try:
+        if options.metrics is not None:
+            serve_metrics(metrics, options.metrics)
+        yield metrics
+    finally:
+        spark.streams.removeListener(metrics)
+
+
+def connect_kafka(spark: SparkSession, options: argparse.Namespace, *prefixes: str) -> Kafka:
+    """Return where the brokers are, after one has answered that it has the connectors' topics."""
+    kafka = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
+    for prefix in prefixes:
+        require_connector(spark, kafka, prefix)
+    return kafka
+
+
+def check_partitioning(registry: Registry, prefixes: Iterable[str], partitioning: Partitioning) -> None:
+    """Look for each table among the prefixes, before anything is merged.
+
+    Columns that the source has dropped count: a table that exists may be partitioned by one.
+    """
+    for table, transforms in partitioning.tables:
+        names = [subject_of(prefix, table) for prefix in prefixes]
+        subjects = [subject for name in names if (subject := registry.find_subject(name)) is not None]
+        if not subjects:
+            raise SetupError(
+                f"--partition-by names the table {table}, and the registry has no subject {' or '.join(names)}: "
+                "correct the name, or start the connector first, which registers it"
+            )
+        for subject in subjects:
+            columns = [column["name"] for column in find_row_schema(build_reader_schema(subject))["fields"]]
+            for transform in transforms:
+                if transform.column not in columns:
+                    raise SetupError(
+                        f"--partition-by {table}={transform} names a column that {subject.name} does not have: "
+                        f"give one of {', '.join(columns)}"
+                    )
+
 
 T = TypeVar("T")
 

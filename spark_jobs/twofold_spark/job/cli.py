@@ -30,8 +30,7 @@ from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
 from twofold_spark.errors import SPARK_ERRORS, TwofoldError, UsageError, describe_causes, explain_full_disk
-from twofold_spark.job.arguments import build_parser
-from twofold_spark.job.connection import connect_kafka, listening
+from twofold_spark.job.arguments import build_parser, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.job.mirrors import run_mirror
 from twofold_spark.signals import ended_at_once

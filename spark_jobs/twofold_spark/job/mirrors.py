@@ -11,9 +11,8 @@ from pyspark.sql import SparkSession
 
 from twofold_spark import session
 from twofold_spark.errors import SetupError
-from twofold_spark.job.connection import connect_kafka, listening
+from twofold_spark.job.arguments import check_partitioning, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
-from twofold_spark.job.partitioned_tables import check_partitioning
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror

@@ -40,11 +40,11 @@ from twofold_spark.sources.commit_records import (
     select_since_reload,
 )
 from twofold_spark.sources.commit_topic import CommitTopic
+from twofold_spark.sources.decoding import UnreadableChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.kafka_reader import EARLIEST
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.topic_names import is_table_topic
-from twofold_spark.sources.unreadable_records import UnreadableChoice
 from twofold_spark.streaming import EndRequested, print_progress
 
 RANGES_PER_BATCH = 200_000

@@ -26,11 +26,11 @@ from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
+from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.sources.stable_offsets import StableOffsets
 from twofold_spark.sources.topic_names import parse_topic_name
-from twofold_spark.sources.unreadable_records import UnreadableChoice, select_unreadable
 
 
 @dataclass(frozen=True, slots=True)

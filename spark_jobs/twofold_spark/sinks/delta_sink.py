@@ -28,7 +28,7 @@ from twofold_spark.sinks.delta_tables import APPLICATION, KEY, SPOILED, DeltaRea
 from twofold_spark.sinks.global_cut_table import GLOBAL_CUTS
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.merge_sql import escape_literal
-from twofold_spark.sources.unreadable_records import RECORD_PLACE
+from twofold_spark.sources.decoding import RECORD_PLACE
 
 _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _QUARANTINE = "twofold.quarantine"

@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType
 
 from twofold_spark.row_columns import OP
-from twofold_spark.sinks.batch_plan import SMALL_TABLE_ROWS
-from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.interface import SMALL_TABLE_ROWS, MirrorTable
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 from twofold_spark.sinks.write_mode import MergedTable
 

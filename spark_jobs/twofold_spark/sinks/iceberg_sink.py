@@ -33,12 +33,11 @@ from twofold_spark.sinks import (
     iceberg_writers,
     merge_sql,
 )
-from twofold_spark.sinks.batch_plan import BatchPlan
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.iceberg_filter import MergeFilter
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, forget_repeated_append, give_up, list_behind
 from twofold_spark.sinks.iceberg_tables import MAIN
-from twofold_spark.sinks.interface import MirrorTable, TableBatch
+from twofold_spark.sinks.interface import BatchPlan, MirrorTable, TableBatch
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 from twofold_spark.sinks.write_mode import MERGE_MODE, MergedTable, WriteMode, list_mode_properties
 

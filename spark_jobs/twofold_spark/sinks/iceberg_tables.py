@@ -17,7 +17,7 @@ from twofold_spark.sinks import column_changes, cut_rows, iceberg_schema
 from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 from twofold_spark.sinks.partitioning import Transform
-from twofold_spark.sources.unreadable_records import RECORD_PLACE
+from twofold_spark.sources.decoding import RECORD_PLACE
 
 SEQUENCE = "twofold.sequence"
 KEY = "twofold.key"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +12,28 @@ from pyspark.sql.types import StructType
 
 from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
 from twofold_spark.sinks.global_cuts import GlobalCuts
+
+_FEW_ROWS = 10_000
+SMALL_TABLE_ROWS = 200_000
+"""A table with fewer rows is small; a MERGE reads all of it."""
+_FOR_FEW_ROWS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+
+
+class BatchPlan:
+    """Sets how the batches of one session are planned. Not used while one runs."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._usual = {key: spark.conf.get(key) or "" for key in _FOR_FEW_ROWS}
+        self._is_small = False
+
+    def choose(self, rows: int, table_rows: Iterable[int | None]) -> None:
+        """Choose by the rows of the batch and of its tables; None is a table of unknown size."""
+        is_small = rows <= _FEW_ROWS and all(n is not None and n < SMALL_TABLE_ROWS for n in table_rows)
+        if is_small != self._is_small:
+            for key, value in (_FOR_FEW_ROWS if is_small else self._usual).items():
+                self._spark.conf.set(key, value)
+            self._is_small = is_small
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ from twofold_spark.sinks.mirror_database import (
     own_transaction,
 )
 from twofold_spark.sinks.table_errors import refuse_for_error
+from twofold_spark.sources.decoding import RECORD_PLACE
 from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
-from twofold_spark.sources.unreadable_records import RECORD_PLACE
 
 _OWN_TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};

@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
@@ -27,6 +27,35 @@ from pyspark.sql.avro.functions import from_avro
 
 from twofold_spark.row_columns import KEY_TEXT
 from twofold_spark.sources.registry import AvroSchema, Registry, Subject
+
+UnreadableChoice = Literal["stop", "skip"]
+
+RECORD_PLACE = ("topic", "partition", "offset")
+
+
+def select_unreadable(records: DataFrame, subject: Subject, topic: str) -> DataFrame:
+    """Select the records that cannot be decoded, and add the reason."""
+    value = f.col("value")
+    identifier = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10)
+    reason = f.when(
+        has_unknown_schema(value, subject),
+        f.concat(f.lit("not framed, or unknown schema id "), f.coalesce(identifier, f.lit("-"))),
+    ).otherwise("malformed Avro")
+    return (
+        records.where(value.isNotNull())
+        .withColumn("e", decode_envelope(value, subject))
+        .where(f.col("e.op").isNull())
+        .select(
+            f.lit(topic).alias("topic"),
+            "partition",
+            "offset",
+            "key",
+            "value",
+            reason.alias("reason"),
+            f.current_timestamp().alias("seen_at"),
+        )
+    )
+
 
 _FRAME = 5
 """Length of the frame: magic 0, and four bytes of schema id."""

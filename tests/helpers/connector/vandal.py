@@ -16,8 +16,7 @@ from fixtures.connector import Installation
 from twofold.config import load
 from twofold.inspect.status_report import read_progress
 from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
-from twofold.kafka.records import register_fixed
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold_avro.records import Commit, Progress, Range
 
 

@@ -19,12 +19,11 @@ from twofold.inspect.status_report import InDoubt
 from twofold.run.observer import BackfillProgress
 from twofold.watch.activity import Activity
 from twofold.watch.branch_view import BranchView
-from twofold.watch.health import Health, judge_health
 from twofold.watch.history import HOUR_S, INTERVAL_S, Sample
 from twofold.watch.metrics import Metrics
 from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.sampler import Sampler
-from twofold.watch.server import StatusServer, StatusSources
+from twofold.watch.server import Health, StatusServer, StatusSources, judge_health
 from twofold.watch.snapshot import take_snapshot
 from twofold_avro.records import Commit, Pin, Range
 from twofold_common.positions import Lsn, PreparedIdentity

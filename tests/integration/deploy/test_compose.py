@@ -20,8 +20,7 @@ import yaml  # type: ignore[import-untyped]
 
 from twofold import config
 from twofold.cli import COMMANDS
-from twofold.watch.health import Health
-from twofold.watch.server import StatusServer, StatusSources
+from twofold.watch.server import Health, StatusServer, StatusSources
 from twofold_spark.job import arguments as spark_commands
 
 pytestmark = pytest.mark.core

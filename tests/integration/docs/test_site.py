@@ -1,4 +1,4 @@
-"""The site builds, no link or anchor in it leads nowhere, and its search shows the right page first.
+"""The site builds, no link or anchor leads nowhere, and its search shows the right page first.
 
 The search is asked as a browser does it: by the worker that the site delivers, in Node.
 """

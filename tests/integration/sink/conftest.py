@@ -10,8 +10,7 @@ import pytest
 
 from integration.sink.sink_ground import Ground
 from twofold.kafka.names import Names
-from twofold.kafka.records import register_fixed
-from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry, RegistrySettings, register_fixed
 from twofold.kafka.watch import Watch
 
 

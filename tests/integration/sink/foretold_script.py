@@ -9,8 +9,7 @@ from contextlib import ExitStack
 
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, progress
 from twofold.kafka.names import Names
-from twofold.kafka.records import register_fixed
-from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry, RegistrySettings, register_fixed
 from twofold.kafka.watch import Watch
 
 

@@ -19,8 +19,7 @@ from twofold.kafka.fencing import Fencing, fence
 from twofold.kafka.names import Names
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.publisher import Publisher
-from twofold.kafka.records import SchemaIds
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.schema_registry import Registry, SchemaIds
 from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
 from twofold.kafka.topics import Topics
 from twofold.kafka.watch import Watch

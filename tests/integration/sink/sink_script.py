@@ -12,8 +12,7 @@ from contextlib import ExitStack
 
 from integration.sink.sink_ground import Ground, commit, progress
 from twofold.kafka.names import Names
-from twofold.kafka.records import register_fixed
-from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry, RegistrySettings, register_fixed
 from twofold.kafka.watch import Watch
 
 

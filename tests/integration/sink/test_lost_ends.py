@@ -24,8 +24,7 @@ from twofold.doctor.cluster import describe_cluster
 from twofold.errors import Refused, UncertainEnd
 from twofold.kafka.names import Names
 from twofold.kafka.producer import TransactionalProducer
-from twofold.kafka.records import register_fixed
-from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry, RegistrySettings, register_fixed
 from twofold.kafka.watch import Watch
 from twofold.stack import KafkaCluster, server_files, temporary_folder
 from twofold_common.artifacts import read_lock

@@ -17,8 +17,7 @@ from helpers.security.certificates import Authority
 from helpers.security.gates import basic, guarded
 from twofold.errors import Refused, SetupError, Unreachable, UsageError
 from twofold.kafka.names import Names
-from twofold.kafka.records import register_fixed
-from twofold.kafka.schema_registry import Registry, RegistrySettings, key_subject, value_subject
+from twofold.kafka.schema_registry import Registry, RegistrySettings, key_subject, register_fixed, value_subject
 from twofold.kafka.subjects import Subjects
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical

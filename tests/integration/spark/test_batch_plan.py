@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark.sinks.batch_plan import BatchPlan
+from twofold_spark.sinks.interface import BatchPlan
 
 USUAL = ("7", "true")
 

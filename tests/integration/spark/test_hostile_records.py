@@ -18,8 +18,8 @@ from twofold_avro.records import Commit
 from twofold_avro.schemas import fixed
 from twofold_spark.errors import Refused
 from twofold_spark.sources import commit_topic, decoding, kafka_reader
+from twofold_spark.sources.decoding import select_unreadable
 from twofold_spark.sources.registry import Registry, Subject
-from twofold_spark.sources.unreadable_records import select_unreadable
 
 COUNT = 2_000
 ENDLESS = [varint(2 << 40), varint(2 * (2**31 - 1)), varint((1 << 63) - 1)]

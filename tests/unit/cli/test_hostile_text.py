@@ -25,10 +25,9 @@ from twofold.errors import Refused, SetupError, Unreachable
 from twofold.group.in_doubt_warnings import statements
 from twofold.inspect.audit import Audit
 from twofold.inspect.status_report import BackfillStatus, InDoubt, Status
-from twofold.watch.health import Health
 from twofold.watch.logs import set_up
 from twofold.watch.page_client import PageAnswer
-from twofold.watch.server import StatusServer, StatusSources
+from twofold.watch.server import Health, StatusServer, StatusSources
 from twofold_common.printable import printable, shell_argument, sql_literal
 from twofold_common.table_names import table_argument
 from twofold_spark.streaming import print_progress

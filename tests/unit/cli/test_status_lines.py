@@ -11,7 +11,7 @@ import pytest
 
 from twofold.cli.status import Seen, _clock, _kafka_lines
 from twofold.errors import Unreachable
-from twofold.group.held_back import HeldBack
+from twofold.group.siblings import HeldBack
 from twofold.inspect.status_report import InDoubt, Status
 from twofold.row_path import SLOW
 from twofold.watch.mirror_view import MirrorPlace

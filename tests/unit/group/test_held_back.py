@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twofold.group.held_back import HeldBack, count_held_back, held_back_by
 from twofold.group.ledgers import Branch
+from twofold.group.siblings import HeldBack, count_held_back, held_back_by
 
 EAST = Branch("east", "g/east", "g", "committed", sequence=40, committed_at=1000.0)
 MEMBERS = ("east", "west", "north")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from twofold.kafka.batch import RowBatch
-from twofold.kafka.forecast import PAUSE_FIRST, Forecast
-from twofold.kafka.kept_group import BYTES_MAX, RECORDS_MAX, KeptGroup
+from twofold.kafka.forecast import BYTES_MAX, PAUSE_FIRST, RECORDS_MAX, Forecast, KeptGroup
 from twofold_avro.records import Range
 
 

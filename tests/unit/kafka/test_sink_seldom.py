@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from twofold.kafka.rate_limited_log import REPEAT_S, RateLimitedLog
+from twofold.kafka.client import REPEAT_S, RateLimitedLog
 
 AWAY = "FAIL [rdkafka#{}] [thrd:a:1/0]: a:1/0: Connect to ipv4#a:1 failed: Connection refused (after {}ms in state CONNECT)"
 
@@ -17,7 +17,7 @@ class Log:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self._filter = RateLimitedLog()
-        monkeypatch.setattr("twofold.kafka.rate_limited_log.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("twofold.kafka.client.time.monotonic", lambda: self.now)
 
     def says(self, text: str) -> str | None:
         record = logging.LogRecord("twofold.librdkafka", logging.ERROR, "", 0, "%s", (text,), None)

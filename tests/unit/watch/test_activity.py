@@ -10,7 +10,7 @@ import pytest
 from twofold.bridge import Event, State, actions, events, initial, step
 from twofold.errors import Refused, Unreachable
 from twofold.watch.activity import Activity
-from twofold.watch.health import judge_health
+from twofold.watch.server import judge_health
 from twofold_common.positions import Lsn, PreparedIdentity
 
 TRANSFER = PreparedIdentity(7, "transfer")

@@ -13,7 +13,7 @@ import pytest
 from twofold.bridge import events, initial, step
 from twofold.errors import Unreachable
 from twofold.gids import Parse, parse, parser
-from twofold.group.held_back import HeldBack
+from twofold.group.siblings import HeldBack
 from twofold.inspect.status_report import InDoubt
 from twofold.watch.activity import Activity
 from twofold.watch.branch_view import ASKED_AGAIN_S, KNOWN_FOR_S, BranchView

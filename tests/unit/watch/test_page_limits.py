@@ -19,8 +19,7 @@ from fixtures.connector import wait_until
 from twofold.errors import Unreachable
 from twofold.source.connection import connect_error
 from twofold.watch import server as page
-from twofold.watch.health import Health
-from twofold.watch.server import StatusServer, StatusSources
+from twofold.watch.server import Health, StatusServer, StatusSources
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
