@@ -132,6 +132,7 @@ class Pin(Record):
     stale: str | None = None
     hidden: str | None = None
     reload_due: bool = False
+    command: int = -1
 
     @property
     def oid(self) -> int | None:

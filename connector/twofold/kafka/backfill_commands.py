@@ -1,17 +1,16 @@
 """Brings a person's backfill commands to the running connector, as records in the progress topic.
 
-A table's latest record counts; each has a key of its own. Commands do not go through PostgreSQL,
-because a read-only role suffices there. They do not use a socket, because this way a command
-reaches the present or the next instance. The Kafka transaction that executes a command also writes
-its tombstone, and those of earlier ones: after a kill in between, the command is still there, and
-so is one that came meanwhile.
+A table's last record counts. Commands do not go through PostgreSQL, because a read-only role
+suffices there. They do not use a socket, because this way a command reaches the present or the next
+instance. A record's offset is the command's number. The Kafka transaction that executes a command
+also writes its number, in the table's pin: after a kill in between, the command still counts, and
+so does one that came meanwhile.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
@@ -22,31 +21,19 @@ from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.names import Names
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCommand:
-    """A table's latest command."""
+class TopicCommand(NamedTuple):
+    """A person's command about a topic's load."""
 
+    number: int
+    """Its record's offset."""
+    topic: str
     name: str
-    keys: tuple[bytes, ...]
-    """The keys of the command and of all that it overtakes: whoever executes it answers these."""
-    starts: bool = False
-    """The table is loaded from the beginning: the command says so, or one that it overtakes does.
-
-    A cancel overtakes that as well.
-    """
-
-    @classmethod
-    def behind(cls, earlier: PendingCommand | None, name: str, keys: tuple[bytes, ...]) -> PendingCommand:
-        """Return a command that overtakes the earlier one, which nobody has executed."""
-        starts = name == "start" or (name != "cancel" and earlier is not None and earlier.starts)
-        return cls(name, keys, starts)
 
 
 def send_command(settings: KafkaSettings, names: Names, topics: list[str], command: str) -> None:
     """Write the command for these topics; it is acknowledged when this returns."""
     ask_brokers(settings)
-    keys = (names.command_key(topic, uuid.uuid4().hex) for topic in topics)
-    write_outside(settings, names, [(key, command.encode()) for key in keys])
+    write_outside(settings, names, [(names.command_key(topic, command), command.encode()) for topic in topics])
 
 
 def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple[bytes, bytes]]) -> None:
@@ -73,20 +60,17 @@ def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple
 class BackfillCommands:
     """The commands that follow those which recovery has read. Used by one thread; never blocks."""
 
-    def __init__(
-        self, settings: KafkaSettings, names: Names, *, found: Mapping[str, PendingCommand], offset: int
-    ) -> None:
+    def __init__(self, settings: KafkaSettings, names: Names, *, found: Iterable[TopicCommand], offset: int) -> None:
         self._names = names
-        self._unread = dict(found)
-        self._unanswered = {topic: dict.fromkeys(command.keys) for topic, command in found.items()}
+        self._unread = list(found)
         with sorted_errors(f"following {names.progress}"):
             # Nobody waits for a command as recovery waits for a topic's end: an empty fetch may
             # take its default time.
             self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), "fetch.wait.max.ms": 500})
             self._consumer.assign([TopicPartition(names.progress, 0, offset)])
 
-    def read_new(self) -> dict[str, PendingCommand]:
-        """Return the commands since the last call, by topic."""
+    def read_new(self) -> list[TopicCommand]:
+        """Return the commands since the last call, in their order."""
         with sorted_errors(f"following {self._names.progress}"):
             for message in self._consumer.consume(500, 0):
                 error = message.error()
@@ -94,21 +78,13 @@ class BackfillCommands:
                     self._note(message)
                 elif error.code() != PARTITION_EOF and not error.retriable():
                     raise sort_error(error, f"following {self._names.progress}")
-        commands, self._unread = self._unread, {}
+        commands, self._unread = self._unread, []
         return commands
 
     def _note(self, message: Message) -> None:
-        key, value = message.key() or b"", message.value()
-        if (topic := self._names.command_topic(key)) is None:
-            return
-        keys = self._unanswered.setdefault(topic, {})
-        if value is None:
-            keys.pop(key, None)
-            return
-        keys[key] = None
-        self._unread[topic] = PendingCommand.behind(
-            self._unread.get(topic), read_command(value, place_of(message)), tuple(keys)
-        )
+        topic, value, place = self._names.command_topic(message.key() or b""), message.value(), place_of(message)
+        if topic is not None and value is not None:
+            self._unread.append(TopicCommand(place.offset, topic, read_command(value, place)))
 
     def close(self) -> None:
         self._consumer.close()

@@ -85,12 +85,9 @@ class Names:
     def pin_key(self, topic: str) -> bytes:
         return f"{self.name}/table/{topic}".encode()
 
-    def command_key(self, topic: str, number: str) -> bytes:
-        """Return the key of one command about a topic's load.
-
-        `number` is the command's own: the answer to one must not hide a later one.
-        """
-        return f"{self.name}/backfill/{topic}/{number}".encode()
+    def command_key(self, topic: str, command: str) -> bytes:
+        """Return the key of a command about a topic's load."""
+        return f"{self.name}/backfill/{topic}/{record_of(command)}".encode()
 
     def command_topic(self, key: bytes) -> str | None:
         """Return the topic whose load a progress-topic key commands; None for another key."""
@@ -101,6 +98,14 @@ class Names:
         """Return the topic that a progress-topic key pins; None for another key."""
         head = f"{self.name}/table/".encode()
         return _text(key[len(head) :]) if key.startswith(head) else None
+
+
+def record_of(command: str) -> str:
+    """Return which of a topic's two records has a command.
+
+    With one record for all of them a later pause would hide a start that nobody has executed.
+    """
+    return "load" if command in {"start", "cancel"} else "pause"
 
 
 def _text(name: bytes) -> str:

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, IsolationLevel, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from twofold.errors import Refused, Unreachable
-from twofold.kafka.backfill_commands import PendingCommand
+from twofold.kafka.backfill_commands import TopicCommand
 from twofold.kafka.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
 from twofold.kafka.decoding import Decoder, RecordPlace, place_of, read_command, read_text
 from twofold.kafka.names import Names
@@ -65,14 +65,19 @@ class RecoveredState:
     """The ledger's entries without an outcome, by downstream id."""
     ended: tuple[str, ...] = ()
     """The downstream ids of the other entries, in the order of their last writes."""
-    commands: dict[str, PendingCommand] = field(default_factory=dict)
-    """People's unexecuted commands about a table's backfill, by topic."""
+    commands: tuple[TopicCommand, ...] = ()
+    """People's commands about loads that nobody has executed, in their order."""
     progress_at_ms: int = 0
     """The time of the progress record, by the clock that gives rows their time."""
     progress_end: int = 0
     """The end of the read part of the progress topic."""
     last_commit: Commit | None = None
     """None: there is none, or retention has deleted it."""
+
+    @property
+    def to_reload(self) -> frozenset[str]:
+        """The topics of tables that a person wants to be loaded from the beginning."""
+        return frozenset(command.topic for command in self.commands if command.name == "start")
 
 
 class ProgressReader:
@@ -98,16 +103,17 @@ class ProgressReader:
         progress, takeover = latest.get(names.progress_key), latest.get(names.takeover_key)
         refusal = latest.get(names.refusal_key)
         pinned = {topic: kept for key, kept in latest.items() if (topic := names.pinned_topic(key))}
+        pins = {topic: self._decode(Pin, *kept.placed) for topic, kept in pinned.items()}
         entries = {read_text(key, kept.place): self._decode(Prepared, *kept.placed) for key, kept in ledger.items()}
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
         return RecoveredState(
-            commands=_commands(names, latest),
+            commands=_unexecuted(names, latest, pins),
             progress_end=bounds[names.progress][1],
             progress_at_ms=0 if progress is None else progress.at_ms,
             progress=None if progress is None else self._decode(Progress, *progress.placed),
             takeover=None if takeover is None else read_text(*takeover.placed),
             refusal=None if refusal is None else refusal.value.decode(errors="replace"),
-            pins={topic: self._decode(Pin, *kept.placed) for topic, kept in pinned.items()},
+            pins=pins,
             unresolved=unresolved,
             ended=tuple(key for key in entries if key not in unresolved),
             last_commit=None if last is None else self._decode(Commit, *last.placed),
@@ -187,15 +193,16 @@ class ProgressReader:
         return latest_of
 
 
-def _commands(names: Names, latest: _Latest) -> dict[str, PendingCommand]:
-    """Return each topic's last command; `latest` is in the order of the last writes."""
-    commands: dict[str, PendingCommand] = {}
-    for key, kept in latest.items():
-        if topic := names.command_topic(key):
-            earlier = commands.get(topic)
-            keys = (*earlier.keys, key) if earlier else (key,)
-            commands[topic] = PendingCommand.behind(earlier, read_command(*kept.placed), keys)
-    return commands
+def _unexecuted(names: Names, latest: _Latest, pins: Mapping[str, Pin]) -> tuple[TopicCommand, ...]:
+    """Return the commands behind the one that each pin has; `latest` is in the order of the last
+    writes.
+    """
+    given = (
+        TopicCommand(kept.place.offset, topic, read_command(*kept.placed))
+        for key, kept in latest.items()
+        if (topic := names.command_topic(key))
+    )
+    return tuple(each for each in given if each.topic not in pins or each.number > pins[each.topic].command)
 
 
 def _keep(latest: _Latest, message: Message) -> None:

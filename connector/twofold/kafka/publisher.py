@@ -94,18 +94,16 @@ class Publisher:
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
-        answered: Iterable[bytes] = (),
         frontier: Frontier | None = None,
     ) -> Commit | None:
         """Commit the group, and return the commit record as it was written.
 
         `commit`'s rows and ranges are filled in here. None means a transaction that only reports
         progress, without rows. `ledger` is by downstream id, and None removes an entry; `pins` are
-        by topic. `answered`: the keys of the commands that this transaction executes.
+        by topic.
         """
         self._begin_main()
-        keys = (*answered, *self._overcomes)
-        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, keys, frontier)
+        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, self._overcomes, frontier)
         foretold = self._foretell()
         if foretold is None or not self._commit_foretold(foretold, records):
             with _may_outlast(self._main):

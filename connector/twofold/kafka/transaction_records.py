@@ -1,5 +1,5 @@
-"""What a Kafka transaction says about its rows: commit record, ledger, pins, progress, answered
-commands and a frontier. Pure.
+"""What a Kafka transaction says about its rows: commit record, ledger, pins, progress and a
+frontier. Pure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class TransactionRecords(NamedTuple):
     progress: Progress
     ledger: Mapping[str, Prepared | None]
     pins: Mapping[str, Pin]
-    answered: tuple[bytes, ...] = ()
-    """The keys of the commands that the transaction executes."""
+    overcomes: tuple[bytes, ...] = ()
+    """The keys of the progress topic that count no more."""
     frontier: Frontier | None = None
 
     def with_ranges(self, ranges: tuple[Range, ...]) -> TransactionRecords:
@@ -45,7 +45,7 @@ class TransactionRecords(NamedTuple):
             {"key": names.pin_key(topic), "value": pin.to_bytes(ids.pin)} for topic, pin in self.pins.items()
         ]
         progress.append({"key": names.progress_key, "value": self.progress.to_bytes(ids.progress)})
-        progress += ({"key": key, "value": None} for key in self.answered)
+        progress += ({"key": key, "value": None} for key in self.overcomes)
         yield names.progress, progress
         if self.frontier is not None:
             assert ids.frontier is not None, "a frontier of a connector that is in no source group"

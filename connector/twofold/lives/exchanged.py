@@ -9,6 +9,8 @@ from twofold.lives.load_progress import LoadProgress
 
 TopicState = Literal["ready", "waiting", "running", "paused"]
 """A pin's `backfill`."""
+NO_COMMAND = -1
+"""Below every command's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,13 +18,9 @@ class LoadCommand:
     """A person's command about a table."""
 
     number: int
-    """Unique in a run."""
+    """The offset of its record. Later commands have greater ones."""
     name: str
-    """start, pause, resume or cancel. Another one, of a later version, is answered and changes
-    nothing.
-    """
-    keys: tuple[bytes, ...] = ()
-    """The keys of its record, and of the records of those that it overtook."""
+    """start, pause, resume or cancel."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """What is done about a table's load: the reader's half of a life.
 
 Pure. It decides when reading begins and stops, which command is carried out, and whose answer still
-counts. The newest command counts; it answers the records of those that it overtook. Until a
-reload's truncate is given out, rows that do not fit the topic are void (`empties`).
+counts. A table's last command counts. Until a reload's truncate is given out, rows that do not fit
+the topic are void (`empties`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LoadLife:
     recreated: bool = False
     """Another table has the name now: the load starts over at the next turn."""
     command: LoadCommand | None = None
-    """The newest command that is not answered."""
+    """The last command, until it is carried out."""
     sent: bool = False
     """The worker has the command."""
 
@@ -46,6 +46,11 @@ class LoadLife:
     @property
     def needs_turn(self) -> bool:
         return self.recreated or self.phase is LoadPhase.DUE
+
+    @property
+    def has_command(self) -> bool:
+        """A command waits for its place in the stream. A start waits for the truncate instead."""
+        return self.command is not None and self.command.name != "start" and not self.sent
 
     @property
     def is_paused(self) -> bool:
@@ -104,9 +109,7 @@ class CommandGiven:
 
 @dataclass(frozen=True, slots=True)
 class CommandDue:
-    """This command's place in the stream has come."""
-
-    number: int
+    """The place in the stream has come where a command may be carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,17 +159,10 @@ class StopReading:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCommand:
-    """Let the command wait for its place in the stream, behind those of other tables."""
+class CarryOutStart:
+    """The truncate carries this command out."""
 
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerStart:
-    """Answer these records of commands with the truncate."""
-
-    keys: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +170,7 @@ class ReportHeldRows:
     """The load was not cancelled: rows that an earlier session held would be missing."""
 
 
-LoadAction = WatchTopic | CarryOut | BeginReading | StopReading | QueueCommand | AnswerStart | ReportHeldRows
+LoadAction = WatchTopic | CarryOut | BeginReading | StopReading | CarryOutStart | ReportHeldRows
 Step = tuple[LoadLife, tuple[LoadAction, ...]]
 RELOAD = LoadProgress(reload=True)
 
@@ -200,8 +196,8 @@ def step_load(life: LoadLife, event: LoadEvent) -> Step:  # noqa: C901, PLR0911,
             return _start(life, life.command)
         case CommandGiven(command):
             return _start(life, command) if command.name == "start" else _wait(life, command)
-        case CommandDue(number):
-            return _send(life, number)
+        case CommandDue():
+            return _send(life)
         case CarriedOut():
             return _continue(life, event)
         case ReadingDue():
@@ -209,7 +205,7 @@ def step_load(life: LoadLife, event: LoadEvent) -> Step:  # noqa: C901, PLR0911,
                 return life, ()
             return replace(life, phase=LoadPhase.READING), (BeginReading(life.progress),)
         case TopicEmptied():
-            return _answer_start(life)
+            return _carry_out_start(life)
         case LoadEnded():
             return LoadLife(recreated=life.recreated), ()
 
@@ -219,23 +215,21 @@ def _stop(life: LoadLife) -> tuple[LoadAction, ...]:
 
 
 def _start(life: LoadLife, command: LoadCommand | None) -> Step:
-    """Load from the beginning. The truncate answers the command, or the one that this overtakes."""
+    """Load from the beginning. The truncate carries the command out."""
     command = command and replace(command, name="start")
     return LoadLife(LoadPhase.DUE, RELOAD, empties=True, command=command), _stop(life)
 
 
 def _wait(life: LoadLife, command: LoadCommand) -> Step:
-    """Stop reading until the command is carried out. A table without a load only answers it."""
+    """Stop reading until the command is carried out."""
     stopped = LoadPhase.STOPPED if life.in_backfill else LoadPhase.NONE
-    life_waiting = replace(life, phase=stopped, command=command, sent=False)
-    return life_waiting, (*_stop(life), QueueCommand(command.number))
+    return replace(life, phase=stopped, command=command, sent=False), _stop(life)
 
 
-def _send(life: LoadLife, number: int) -> Step:
-    command = life.command
-    if command is None or command.number != number or command.name == "start" or life.sent:
-        return life, ()  # overtaken
-    return replace(life, sent=True), (CarryOut(command, reload=life.empties),)
+def _send(life: LoadLife) -> Step:
+    if life.command is None or not life.has_command:
+        return life, ()
+    return replace(life, sent=True), (CarryOut(life.command, reload=life.empties),)
 
 
 def _continue(life: LoadLife, done: CarriedOut) -> Step:
@@ -250,8 +244,8 @@ def _continue(life: LoadLife, done: CarriedOut) -> Step:
     return replace(life, phase=LoadPhase.STOPPED if done.state == "paused" else LoadPhase.DUE), report
 
 
-def _answer_start(life: LoadLife) -> Step:
+def _carry_out_start(life: LoadLife) -> Step:
     emptied = replace(life, empties=False)
     if life.command is None or life.command.name != "start":
         return emptied, ()
-    return replace(emptied, command=None), (AnswerStart(life.command.keys),)
+    return replace(emptied, command=None), (CarryOutStart(life.command.number),)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from twofold.lives.chunk_rule import DroppedRows, Snapshot
-from twofold.lives.exchanged import CarryOut, TopicState, WatchTopic
+from twofold.lives.exchanged import NO_COMMAND, CarryOut, TopicState, WatchTopic
 from twofold.lives.load_progress import LoadProgress
 
 
@@ -26,6 +26,8 @@ class TopicLife:
     """Rows of a table without a message key wait for its one chunk, which they follow."""
     lost: bool = False
     """An earlier session held such rows: only a snapshot still has them."""
+    executed: int = NO_COMMAND
+    """The number of the last command that was carried out. It and all before it count no more."""
 
     @property
     def in_backfill(self) -> bool:
@@ -53,6 +55,9 @@ class KeysMoved:
 @dataclass(frozen=True, slots=True)
 class TruncateDue:
     """The truncate of a reload is to be published."""
+
+    command: int = NO_COMMAND
+    """The number of the command `start` that it carries out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,23 +129,23 @@ TopicAction = ForgetChanges | PublishTruncate | PublishRows | PublishWhole | Rel
 Step = tuple[TopicLife, tuple[TopicAction, ...]]
 
 
-def begin(state: TopicState, bound: bytes | None, *, keyless: bool) -> TopicLife:
+def begin(state: TopicState, bound: bytes | None, executed: int, *, keyless: bool) -> TopicLife:
     """Return the life with which a run begins, from the table's pin."""
     progress = LoadProgress.from_bytes(bound)
-    return TopicLife(keyless, state, progress, lost=progress.held)
+    return TopicLife(keyless, state, progress, lost=progress.held, executed=executed)
 
 
 def step_topic(life: TopicLife, event: TopicEvent) -> Step:  # noqa: PLR0911  (one flat dispatch)
     """Take an event, return the next state and the actions, in their order."""
     match event:
         case WatchTopic(keyless, reload):
-            return TopicLife(keyless, "waiting", LoadProgress(reload=reload)), ()
+            return TopicLife(keyless, "waiting", LoadProgress(reload=reload), executed=life.executed), ()
         case RowsHeld():
             return replace(life, holds=True, progress=replace(life.progress, held=True)), ()
         case KeysMoved(keys):
             return replace(life, progress=replace(life.progress, again=life.progress.again | keys)), ()
-        case TruncateDue():
-            return _empty(life)
+        case TruncateDue(command):
+            return _empty(replace(life, executed=max(life.executed, command)))
         case ChunkPassed():
             return _publish(life, event)
         case RowsCounted(rows, size, seconds):
@@ -178,6 +183,7 @@ def _carry_out(life: TopicLife, due: CarryOut) -> Step:
     The memory no longer counts, because a barrier precedes the next snapshot.
     """
     name = due.command.name
+    life = replace(life, executed=due.command.number)
     if due.reload:
         life = replace(life, progress=LoadProgress(reload=True, held=life.progress.held))
     elif not life.in_backfill:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from twofold.kafka.batch import Record
 from twofold.lives.chunk_rule import Snapshot
-from twofold.lives.exchanged import CarryOut, TopicState
+from twofold.lives.exchanged import NO_COMMAND, CarryOut, TopicState
 from twofold.lives.load_progress import LoadProgress
 from twofold.source.messages import Relation
 from twofold.spool import SpooledRows
@@ -98,8 +98,8 @@ class ReloadTruncate:
     """The encoded truncate, for each partition."""
     end_lsn: Lsn
     at_us: int
-    answers: tuple[bytes, ...] = ()
-    """The keys of the command `start` that it answers, and of those that it overtook."""
+    command: int = NO_COMMAND
+    """The number of the command `start` that it carries out."""
     answer: Future[ChunkResult | None] = field(default_factory=Future)
     """None: it was not published and must be made again."""
 

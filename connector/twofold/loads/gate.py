@@ -54,7 +54,6 @@ class Committer(Protocol):
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
-        answered: Iterable[bytes] = (),
         frontier: Frontier | None = None,
     ) -> Commit | None:
         """Commit the main producer's transaction."""
@@ -95,7 +94,7 @@ class Gate:
         self._publisher = publisher
         self._pins = dict(pins)
         self._lives: dict[str, TopicLife] = {
-            topic: topic_life.begin(pin.backfill, pin.bound, keyless=pin.key_schema is None)
+            topic: topic_life.begin(pin.backfill, pin.bound, pin.command, keyless=pin.key_schema is None)
             for topic, pin in pins.items()
             if pin.backfill != "ready"
         }
@@ -136,16 +135,13 @@ class Gate:
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin],
-        answered: Iterable[bytes] = (),
         frontier: Frontier | None = None,
     ) -> Published:
         """Commit the main producer's transaction; the pins hold each backfill's progress."""
         if commit is not None:
             commit = replace(commit, backfilling=tuple(sorted(self._watched)))
         written = self._pins_to_write(pins)
-        done = self._publisher.commit_main(
-            commit, progress, ledger=ledger, pins=written, answered=answered, frontier=frontier
-        )
+        done = self._publisher.commit_main(commit, progress, ledger=ledger, pins=written, frontier=frontier)
         return Published(done, written)
 
     def commit_prepared(
@@ -189,8 +185,8 @@ class Gate:
         """Empty the topic: a reload begins."""
         assert self._owner.check_first()
         self._pins |= records.pins
-        self._carry_out(truncate.topic, topic_life.TruncateDue(), truncate)
-        published = self.commit(records.commit, records.progress, pins=records.pins, answered=truncate.answers)
+        self._carry_out(truncate.topic, topic_life.TruncateDue(truncate.command), truncate)
+        published = self.commit(records.commit, records.progress, pins=records.pins)
         self._answer(truncate)
         return published
 
@@ -199,7 +195,7 @@ class Gate:
         assert self._owner.check_first()
         self._pins |= records.pins
         self._carry_out(topic, due)
-        published = self.commit(records.commit, records.progress, pins=records.pins, answered=due.command.keys)
+        published = self.commit(records.commit, records.progress, pins=records.pins)
         life = self._life(topic)
         return published, CarriedOut(due.command.number, life.state, life.progress)
 
@@ -213,7 +209,7 @@ class Gate:
         life = self._lives.get(topic)
         if life is None:
             pin = self._pins.get(topic)
-            life = TopicLife(keyless=pin is not None and pin.key_schema is None)
+            life = TopicLife(pin.key_schema is None, executed=pin.command) if pin else TopicLife(keyless=False)
         return life
 
     def _apply(self, topic: str, event: topic_life.TopicEvent) -> tuple[topic_life.TopicAction, ...]:
@@ -266,7 +262,8 @@ class Gate:
         life = self._lives.get(topic)
         if life is None:
             return pin
-        return replace(pin, backfill=life.state, bound=life.progress.to_bytes() if life.in_backfill else None)
+        bound = life.progress.to_bytes() if life.in_backfill else None
+        return replace(pin, backfill=life.state, bound=bound, command=max(pin.command, life.executed))
 
     # --- rows
 

@@ -7,17 +7,15 @@ applies the events and carries the actions out.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Literal, Protocol
 
 from twofold.bridge import State, events
 from twofold.descriptions.staleness import NeedsReload
-from twofold.kafka.backfill_commands import PendingCommand
+from twofold.kafka.backfill_commands import TopicCommand
 from twofold.lives import load_life
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand
@@ -67,8 +65,8 @@ class LoadExecutor(Protocol):
 class CommandSource(Protocol):
     """Brings people's commands."""
 
-    def read_new(self) -> dict[str, PendingCommand]:
-        """Return the commands since the last call, by topic."""
+    def read_new(self) -> Iterable[TopicCommand]:
+        """Return the commands since the last call, in their order."""
         ...
 
 
@@ -148,9 +146,6 @@ class Loading:
         self._lives = tables.lives
         self._executor = executor
         self._commands = commands
-        self._numbers = itertools.count()
-        self._queued: deque[tuple[str, int]] = deque()
-        """Topics and numbers of commands, in their order; the lives know which still count."""
         self._check_s = check_s
         self._next_check = 0.0
 
@@ -173,8 +168,8 @@ class Loading:
         """Begin loads and answer requests; yield the bridge's events."""
         if (now := time.monotonic()) >= self._next_check:
             self._next_check = now + self._check_s
-            for topic, what in self._commands.read_new().items():
-                self._handle_command(topic, what)
+            for command in self._commands.read_new():
+                self._handle_command(command)
             if (found := self._joined_tables.take_result()) is not None:
                 self._tables.announce(found.relations)
                 self._rows, self._published = found.rows, {each.oid: each for each in found.relations}
@@ -222,15 +217,14 @@ class Loading:
             return False
         return 0 < self._reload_up_to >= rows and self._tables.is_loadable(relation)
 
-    def _handle_command(self, topic: str, command: PendingCommand) -> None:
+    def _handle_command(self, given: TopicCommand) -> None:
         """Hand a person's command to the life of its table."""
-        _log.info("backfill of %s: %s, as asked for", topic, command.name)
+        number, topic, name = given
+        _log.info("backfill of %s: %s, as asked for", topic, name)
         if topic not in self._tables.pins:
             _log.warning("backfill of %s: the table does not exist", topic)
             return
-        if command.starts and command.name != "start":
-            self._apply(topic, load_life.CommandGiven(LoadCommand(next(self._numbers), "start")))
-        self._apply(topic, load_life.CommandGiven(LoadCommand(next(self._numbers), command.name, command.keys)))
+        self._apply(topic, load_life.CommandGiven(LoadCommand(number, name)))
 
     def _apply(self, topic: str, event: load_life.LoadEvent) -> None:
         """Apply an event to the table's life, and carry out what follows at once."""
@@ -242,8 +236,6 @@ class Loading:
                     self._loads.begin(Load(topic, pin.schema, pin.table, progress, resumed=resumed))
                 case load_life.StopReading():
                     self._loads.stop(topic)
-                case load_life.QueueCommand(number):
-                    self._queued.append((topic, number))
                 case load_life.ReportHeldRows():
                     _log.warning(
                         "backfill of %s: not cancelled, because rows that an earlier process held would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
@@ -262,9 +254,8 @@ class Loading:
         if self._looked is not None and state.read_lsn >= self._looked.end_lsn:
             self._tables.note_descriptions(self._looked)
             self._looked = None
-        while self._queued:
-            topic, number = self._queued.popleft()
-            for order in self._lives.apply(topic, load_life.CommandDue(number)):
+        for topic in self._lives.commanded():
+            for order in self._lives.apply(topic, load_life.CommandDue()):
                 assert isinstance(order, CarryOut)
                 return DueCommand(topic, order, time.time_ns() // 1000)
         while offered := self._loads.due(state.read_lsn):
@@ -278,8 +269,8 @@ class Loading:
         topic = offered.topic
         if isinstance(offered, ReloadTruncate):
             for action in self._lives.apply(topic, load_life.TopicEmptied()):
-                assert isinstance(action, load_life.AnswerStart)
-                offered = replace(offered, answers=action.keys)
+                assert isinstance(action, load_life.CarryOutStart)
+                offered = replace(offered, command=action.number)
             self._tables.emptied(topic)
         if offered.encoding is None:
             self._tables.pins.gone(topic)

@@ -129,8 +129,7 @@ def recover(
     if lookback is not None:
         interruptible(functools.partial(check_recent_commits, config, registry, recovered, lookback, in_use))
     tables.events.require_published(published, config.publication)
-    to_reload = (topic for topic, what in recovered.commands.items() if what.starts)
-    tables.restart_topics({*to_reload, *choose_restarts(recovered.pins)}, published)
+    tables.restart_topics({*recovered.to_reload, *choose_restarts(recovered.pins)}, published)
     interruptible(lambda: tables.check(published))
     interruptible(lambda: tables.announce(published))
     state = _state(config, fencing, progress, slot, server)
@@ -373,10 +372,9 @@ def _state(
     config: Config, fencing: Fencing, progress: Progress, slot: identity.SlotState, server: identity.ServerIdentity
 ) -> State:
     recovered = fencing.recovered
-    to_reload = {topic for topic, what in recovered.commands.items() if what.starts}
     ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.unresolved.values()}
     reloaded = frozenset(
-        identity for identity, entry in ledger.items() if entry.topics and to_reload >= {*entry.topics}
+        identity for identity, entry in ledger.items() if entry.topics and recovered.to_reload >= {*entry.topics}
     )
     promoted = server.timeline != progress.timeline
     policy = Policy(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import HiddenColumns
 from twofold.descriptions.staleness import AWAY, WAS_AWAY, Lacking, NeedsReload, find_lacking, graver
+from twofold.lives.exchanged import NO_COMMAND
 from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
 from twofold.source.messages import Relation
 from twofold.tables.table_lives import TableLives
@@ -156,7 +157,11 @@ class Pins:
         # Until the topic is emptied the pin names the former table: a run after this one must know
         # it.
         relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
-        new = pin or replace(self._new_pin(shape, topic, partitions, key_schema), stored=self._told_of(shape.oid))
+        new = pin or replace(
+            self._new_pin(shape, topic, partitions, key_schema),
+            stored=self._told_of(shape.oid),
+            command=self._ever[topic].command if topic in self._ever else NO_COMMAND,
+        )
         new = self._with_hidden(topic, replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
         if new != pin:
             self._write(topic, new)

@@ -24,6 +24,8 @@ class TableLives:
         """Those that differ from a table's without a load."""
         self._in_need: dict[str, None] = {}
         """The topics whose lives need a turn."""
+        self._commanded: dict[str, None] = {}
+        """The topics whose commands wait for their place in the stream."""
         self._for_gate: list[tuple[str, WatchTopic]] = []
         for topic, pin in pins.items():
             if pin.backfill != "ready":
@@ -39,10 +41,11 @@ class TableLives:
             self._lives.pop(topic, None)
         else:
             self._lives[topic] = life
-        if life.needs_turn:
-            self._in_need[topic] = None
-        else:
-            self._in_need.pop(topic, None)
+        for topics, belongs in (self._in_need, life.needs_turn), (self._commanded, life.has_command):
+            if belongs:
+                topics[topic] = None
+            else:
+                topics.pop(topic, None)
         self._for_gate += [(topic, action) for action in actions if isinstance(action, WatchTopic)]
         return tuple(action for action in actions if not isinstance(action, WatchTopic))
 
@@ -56,6 +59,10 @@ class TableLives:
     def in_need(self) -> tuple[str, ...]:
         """Return the topics whose lives need a turn."""
         return tuple(self._in_need)
+
+    def commanded(self) -> tuple[str, ...]:
+        """Return the topics whose commands wait for their place in the stream."""
+        return tuple(self._commanded)
 
     def paused(self) -> Iterator[tuple[str, LoadProgress]]:
         """Yield the topics whose loads are paused, each with its progress."""

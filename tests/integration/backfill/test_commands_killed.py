@@ -5,6 +5,7 @@ along.
 from __future__ import annotations
 
 import signal
+import subprocess
 
 import pytest
 
@@ -32,7 +33,7 @@ LATER = ["start", "resume", "cancel"]
 
 @pytest.mark.parametrize("later", LATER)
 def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, later: str) -> None:
-    """It is written before the earlier one is answered; the process is killed between the two."""
+    """It is written before the earlier one is executed; the process is killed between the two."""
     here = connector(
         init=False,
         source={"tables": ["public.account", "public.t"]},
@@ -44,7 +45,7 @@ def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, lat
     run = here.start("before_commit_record:2=stop,after_commit:2=kill")
     until_chunks(here, 1)
     command(here, "pause", "public.t")
-    wait_until(lambda: run.asleep, what="the pause is about to be answered")
+    wait_until(lambda: run.asleep, what="the pause is about to be executed")
     command(here, later, "public.t")
     run.signal(signal.SIGCONT)
     assert run.ended(START_S) == -9
@@ -64,7 +65,7 @@ def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, lat
             assert sorted(loaded) == [*range(1, 351)]
         case "cancel":
             assert sorted(loaded) == [*range(1, 101)]
-    assert not read_progress(load(here.file)).commands, "all are answered"
+    assert not read_progress(load(here.file)).commands, "all are executed"
 
 
 @pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
@@ -93,7 +94,7 @@ def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused
     ready(here)
     here.caught_up()
     assert sorted(values(here.read("line"))) == [0, 1, 2, 3, 4, 100]
-    assert not read_progress(load(here.file)).commands, "all are answered"
+    assert not read_progress(load(here.file)).commands, "all are executed"
 
 
 def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(connector: Maker) -> None:
@@ -127,3 +128,45 @@ def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(conn
 
 def values(seen: list[Seen]) -> list[int]:
     return [s.value["after"]["n"] for s in seen if s.value and s.value["op"] != "t"]
+
+
+def test_what_people_ask_while_no_connector_runs_is_executed_once(connector: Maker) -> None:
+    """Also if the process is killed before or behind the Kafka transaction, and never again for a
+    table that takes the name.
+    """
+    here = connector(init=False, source={"tables": ["public.account", "public.t"]}, turn={"idle_progress": 600})
+    create = "CREATE TABLE t (id int PRIMARY KEY)"
+    here.sql(ACCOUNT, create, "INSERT INTO t SELECT generate_series(1, 3)")
+    initialise(load(here.file), print)
+    with here.carrying():
+        ready(here)
+    for what in ("start", "pause"):
+        command(here, what, "public.t")
+    for failpoint, state in ("before_commit_record=kill", {}), ("after_commit=kill", {"public.t": "paused"}):
+        assert asked(here) == ["start", "pause"]
+        assert here.start(failpoint, ready=False).ended(START_S) == -9
+        assert states(here) == state
+    assert asked(here) == []
+    people = [subprocess.Popen(here.command("backfill", "resume", "public.t")) for _ in range(2)]
+    assert [person.wait(START_S) for person in people] == [0, 0]
+    assert asked(here) == ["resume"]
+    with here.carrying():
+        ready(here)
+        assert loaded(here) == [1, 1, 2, 2, 3, 3]
+        command(here, "cancel", "public.t")
+        wait_until(lambda: asked(here) == [], what="the cancel is executed")
+    here.sql("DROP TABLE t", create, "INSERT INTO t VALUES (4)", f"ALTER PUBLICATION {here.prefix} ADD TABLE t")
+    with here.carrying():
+        wait_until(lambda: 4 in loaded(here), what="the new table is loaded")
+        ready(here)
+    assert loaded(here) == [1, 1, 2, 2, 3, 3, 4]
+    assert asked(here) == []
+
+
+def asked(here: Installation) -> list[str]:
+    """What nobody has executed, in its order."""
+    return [each.name for each in read_progress(load(here.file)).commands]
+
+
+def loaded(here: Installation) -> list[int]:
+    return sorted(s.key["id"] for s in here.read("t") if s.value["op"] == "r")

@@ -27,7 +27,7 @@ from model.lives.world import (
 from model.logs import check
 from twofold.bridge import actions
 from twofold.lives import topic_life
-from twofold.lives.exchanged import CarriedOut, CarryOut, WatchTopic
+from twofold.lives.exchanged import NO_COMMAND, CarriedOut, CarryOut, WatchTopic
 from twofold.lives.load_progress import LoadProgress
 
 
@@ -50,7 +50,8 @@ class Commit(NamedTuple):
     table: int = -1
     due: Chunk | CarryOut | None = None
     serial: int = -1
-    answered: tuple[bytes, ...] = ()
+    start: int = NO_COMMAND
+    """The command that a truncate carries out."""
 
 
 class Gate:
@@ -181,13 +182,12 @@ class Gate:
         for table, watched in enumerate(gate):
             if watched.stale or table in commit.pins:
                 life = watched.life
-                pins[table] = TablePin(life.state, life.progress if life.in_backfill else LoadProgress())
+                progress = life.progress if life.in_backfill else LoadProgress()
+                pins[table] = TablePin(life.state, progress, life.executed)
                 gate[table] = watched._replace(stale=False)
-        asked = tuple(each for each in kafka.asked if str(each[0]).encode() not in commit.answered)
         done = {identity for identity, state in noted if state in {"committed", "rolled_back"}}
         kafka = kafka._replace(
             pins=tuple(pins),
-            asked=asked,
             owed=kafka.owed - {commit.table}
             if isinstance(commit.due, Chunk) and commit.due.kind == "truncate"
             else kafka.owed,
@@ -211,7 +211,7 @@ class Gate:
             case CarryOut():
                 watched, given = self.stepped(watched, due)
             case Chunk(kind="truncate"):
-                watched, given = self.stepped(watched, topic_life.TruncateDue())
+                watched, given = self.stepped(watched, topic_life.TruncateDue(commit.start))
             case Chunk():
                 changes = memory.judge(due.snapshot)
                 unread = changes.unread([key.encode() for key, *_ in due.rows], due.among)

@@ -24,9 +24,9 @@ from model.lives.world import (
 from model.logs import check
 from model.world import Numbers
 from twofold.bridge import actions, events, initial, step
-from twofold.kafka.backfill_commands import PendingCommand
+from twofold.kafka import names
 from twofold.lives import barrier, load_life, topic_life
-from twofold.lives.exchanged import CarryOut, LoadCommand, WatchTopic
+from twofold.lives.exchanged import NO_COMMAND, CarryOut, LoadCommand, WatchTopic
 from twofold.lives.load_life import LoadLife
 from twofold.lives.load_progress import LoadProgress
 from twofold_common.positions import Lsn
@@ -107,16 +107,12 @@ class LivesModel:
         assert world.connector is not None
         if table not in world.connector.pinned:
             return
-        asked = (*world.kafka.asked, (world.given, table, what))
+        key = table, names.record_of(what)
+        kept = (each for each in world.kafka.asked if (each[1], names.record_of(each[2])) != key)
+        asked = (*kept, (world.given, table, what))
         owed = {"start": world.kafka.owed | {table}, "cancel": world.kafka.owed - {table}}.get(what, world.kafka.owed)
         given = world._replace(kafka=world.kafka._replace(asked=asked, owed=owed), given=world.given + 1)
-        yield self._give(given, table)
-
-    def _give(self, world: World, table: int) -> World:
-        """The reader meets the table's newest command, which answers all before it."""
-        mine = [(number, what) for number, t, what in world.kafka.asked if t == table]
-        keys = tuple(str(number).encode() for number, _ in mine)
-        return self._apply(world, table, load_life.CommandGiven(LoadCommand(*mine[-1], keys)))
+        yield self._apply(given, table, load_life.CommandGiven(LoadCommand(world.given, what)))
 
     # --- lives
 
@@ -141,8 +137,6 @@ class LivesModel:
                     connector = connector._replace(loads=put(connector.loads, table, load), serial=connector.serial + 1)
                 case load_life.StopReading():
                     connector = connector._replace(loads=put(connector.loads, table, None))
-                case load_life.QueueCommand(number):
-                    connector = connector._replace(queued=(*connector.queued, (table, number)))
                 case load_life.ReportHeldRows():
                     pass
                 case _:
@@ -322,24 +316,22 @@ class LivesModel:
         bridge = connector.bridge
         if bridge.unfinished or not bridge.caught_up:
             return
-        while connector.queued:
-            (table, number), *rest = connector.queued
-            connector = connector._replace(queued=tuple(rest))
-            connector, given = self._stepped(connector, table, load_life.CommandDue(number))
-            world = world._replace(connector=connector)
-            for order in given:
-                assert isinstance(order, CarryOut)
-                yield self._step(world, events.ChunkDue(), _to_come(table, order, order.command.keys))
-                return
+        commanded = [table for table, life in enumerate(connector.lives) if life.has_command]
+        for table in commanded:
+            sent, (order,) = self._stepped(connector, table, load_life.CommandDue())
+            assert isinstance(order, CarryOut)
+            yield self._step(world._replace(connector=sent), events.ChunkDue(), _to_come(table, order))
+        if commanded:
+            return
         for table, load in enumerate(connector.loads):
             if load is None or load.given or load.offered is None or load.offered.end > bridge.read_lsn:
                 continue
-            keys: tuple[bytes, ...] = ()
+            start = NO_COMMAND
             given_out = connector._replace(loads=put(connector.loads, table, load._replace(given=True)))
             if load.offered.kind == "truncate":
                 given_out, answer = self._stepped(given_out, table, load_life.TopicEmptied())
-                keys = next((a.keys for a in answer if isinstance(a, load_life.AnswerStart)), ())
-            commit = _to_come(table, load.offered, keys, load.serial)
+                start = next((a.number for a in answer if isinstance(a, load_life.CarryOutStart)), NO_COMMAND)
+            commit = _to_come(table, load.offered, load.serial, start)
             yield self._step(world._replace(connector=given_out), events.ChunkDue(), commit)
 
     # --- a crash, and recovery
@@ -372,7 +364,6 @@ class LivesModel:
             lives,
             (None,) * count,
             0,
-            (),
             pinned,
             frozenset(),
             (),
@@ -381,13 +372,12 @@ class LivesModel:
             (),
         )
         world = world._replace(kafka=kafka, connector=connector)
-        pending: dict[int, PendingCommand] = {}
-        for _, table, what in kafka.asked:
-            pending[table] = PendingCommand.behind(pending.get(table), what, ())
-        for table, command in pending.items():
-            if command.starts:  # as `Pins.restart` does it
+        pending = [each for each in kafka.asked if not _is_executed(kafka, each)]
+        for _, table, what in pending:
+            if what == "start":  # as `Pins.restart` does it
                 world = self._pin(self._apply(world, table, load_life.TopicUnpinned()), table)
-            world = self._give(world, table)
+        for number, table, what in pending:
+            world = self._apply(world, table, load_life.CommandGiven(LoadCommand(number, what)))
         return world
 
     # --- at rest
@@ -395,7 +385,8 @@ class LivesModel:
     def _check_done(self, world: World, connector: Connector) -> None:
         check(world.source.place == len(self.script.items), "stuck before the end of the script")
         check(world.given == len(self.scenario.commands), "a command is never given")
-        check(not world.kafka.asked, f"commands are never answered: {world.kafka.asked}")
+        pending = [each for each in world.kafka.asked if not _is_executed(world.kafka, each)]
+        check(not pending, f"commands are never executed: {pending}")
         check(not connector.bridge.prepared and not connector.queue, "a transaction has not ended")
         for table, name in enumerate(self.tables):
             self._check_table(world, connector, table, name)
@@ -432,10 +423,16 @@ def put(values: tuple, table: int, value: object) -> tuple:  # type: ignore[type
 
 def _begun(pin: TablePin | None, *, keyless: bool) -> topic_life.TopicLife:
     if pin is None or pin.state == "ready":
-        return topic_life.TopicLife(keyless)
-    return topic_life.begin(pin.state, pin.progress.to_bytes(), keyless=keyless)
+        return topic_life.TopicLife(keyless, executed=pin.executed if pin else NO_COMMAND)
+    return topic_life.begin(pin.state, pin.progress.to_bytes(), pin.executed, keyless=keyless)
 
 
-def _to_come(table: int, due: Chunk | CarryOut, keys: tuple[bytes, ...], serial: int = -1) -> Commit:
+def _is_executed(kafka: Kafka, asked: tuple[int, int, str]) -> bool:
+    number, table, _ = asked
+    pin = kafka.pins[table]
+    return pin is not None and number <= pin.executed
+
+
+def _to_come(table: int, due: Chunk | CarryOut, serial: int = -1, start: int = NO_COMMAND) -> Commit:
     """What the next CommitChunk is for."""
-    return Commit(actions.CommitChunk(0, Lsn(0)), frozenset(), table, due, serial, keys)
+    return Commit(actions.CommitChunk(0, Lsn(0)), frozenset(), table, due, serial, start)

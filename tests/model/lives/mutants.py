@@ -12,7 +12,7 @@ from model.lives.model import LivesModel
 from model.lives.scenarios import BY_NAME
 from model.lives.source import Scenario
 from twofold.bridge import prepared
-from twofold.kafka.backfill_commands import PendingCommand
+from twofold.kafka import names
 from twofold.lives import barrier, load_life, topic_life
 from twofold.lives.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.lives.load_life import LoadLife, LoadPhase
@@ -98,8 +98,8 @@ def _all_held(life: TopicLife, event: Any) -> Any:
     return after, tuple(ReleaseHeld() if isinstance(each, ReleaseHeld) else each for each in actions)
 
 
-def _never_lost(state: Any, bound: bytes | None, *, keyless: bool) -> TopicLife:
-    return replace(_begin(state, bound, keyless=keyless), lost=False)
+def _never_lost(state: Any, bound: bytes | None, executed: int, *, keyless: bool) -> TopicLife:
+    return replace(_begin(state, bound, executed, keyless=keyless), lost=False)
 
 
 def _answer_any(life: LoadLife, done: Any) -> Any:
@@ -108,8 +108,13 @@ def _answer_any(life: LoadLife, done: Any) -> Any:
     return _continue(replace(life, command=command, sent=True), done)
 
 
-def _by_name(_: PendingCommand | None, name: str, keys: tuple[bytes, ...]) -> PendingCommand:
-    return PendingCommand(name, keys, name == "start")
+def _in_one_record(_: str) -> str:
+    return "load"
+
+
+def _number_lost(life: TopicLife, due: Any) -> Any:
+    after, actions = _carry_out(life, due)
+    return replace(after, executed=life.executed), actions
 
 
 def _start_without_truncate(life: LoadLife, command: Any) -> Any:
@@ -156,7 +161,8 @@ MUTANTS = (
     LivesMutant("prepared transactions are opened", PARKED, ((LivesModel, "park_reason", _no_reason), (prepared, "park", _park_nothing))),
     LivesMutant("those that are open stay open when a load begins", replace(RELOAD, writes={1: "a2"}, script="B1 P1 K1", commands=(("a", "start"),)), ((prepared, "park", _park_nothing),)),
     LivesMutant("an answer to an overtaken command counts", RELOAD, ((load_life, "_continue", _answer_any),)),
-    LivesMutant("a kill loses the start that a pause overtook", RELOAD, ((PendingCommand, "behind", _by_name),)),
+    LivesMutant("a kill loses the start that a pause overtook", RELOAD, ((names, "record_of", _in_one_record),)),
+    LivesMutant("a pin does not have what was carried out", RELOAD, ((topic_life, "_carry_out", _number_lost),)),
     LivesMutant("a start leaves the load before it alone", STARTED, ((load_life, "_start", _start_on),)),
     LivesMutant("a reload begins without its truncate", STARTED, ((load_life, "_start", _start_without_truncate),)),
     LivesMutant("a pause forgets that the truncate is to come", replace(RELOAD, crashes=0), ((topic_life, "_carry_out", _forget_the_truncate),)),

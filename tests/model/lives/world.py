@@ -17,7 +17,7 @@ from typing import NamedTuple
 from model.lives.source import Source
 from twofold.bridge import State
 from twofold.lives.chunk_rule import ChangeMemory, Snapshot
-from twofold.lives.exchanged import CarriedOut, TopicState
+from twofold.lives.exchanged import NO_COMMAND, CarriedOut, TopicState
 from twofold.lives.load_life import LoadLife
 from twofold.lives.load_progress import LoadProgress
 from twofold.lives.topic_life import TopicLife
@@ -61,6 +61,7 @@ class Topic(NamedTuple):
 class TablePin(NamedTuple):
     state: TopicState
     progress: LoadProgress
+    executed: int = NO_COMMAND
 
 
 class Kafka(NamedTuple):
@@ -68,7 +69,7 @@ class Kafka(NamedTuple):
 
     topics: tuple[Topic, ...]
     pins: tuple[TablePin | None, ...]
-    asked: tuple[tuple[int, int, str], ...]  # number, table, command: without an answer
+    asked: tuple[tuple[int, int, str], ...]  # number, table, command: the last one of each key
     owed: frozenset[int]  # tables whose topics a person wants to be emptied
     applied_lsn: int
     ledger: frozenset[PreparedIdentity]
@@ -120,7 +121,6 @@ class Connector(NamedTuple):
     lives: tuple[LoadLife, ...]
     loads: tuple[Load | None, ...]
     serial: int
-    queued: tuple[tuple[int, int], ...]  # table, number of a command
     pinned: frozenset[int]
     unwritten: frozenset[int]  # tables whose new pins the next commit carries
     answers: tuple[tuple[int, CarriedOut], ...]

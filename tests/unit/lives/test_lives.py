@@ -5,8 +5,8 @@ from __future__ import annotations
 from twofold.lives import barrier
 from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand, WatchTopic
 from twofold.lives.load_life import (
-    AnswerStart,
     BeginReading,
+    CarryOutStart,
     CommandDue,
     CommandGiven,
     LoadAction,
@@ -15,7 +15,6 @@ from twofold.lives.load_life import (
     LoadLife,
     LoadPhase,
     PinRead,
-    QueueCommand,
     ReadingDue,
     ReloadDue,
     ReportHeldRows,
@@ -29,7 +28,7 @@ from twofold.lives.load_life import (
     step_load,
 )
 from twofold.lives.load_progress import LoadProgress
-from twofold.lives.topic_life import ForgetChanges, RowsCounted, TopicLife, step_topic
+from twofold.lives.topic_life import RowsCounted, TopicLife, step_topic
 
 RELOAD = LoadProgress(reload=True)
 HALF = LoadProgress(after=b"d")
@@ -37,7 +36,7 @@ READING = LoadLife(LoadPhase.READING, HALF)
 
 
 def given(number: int, name: str) -> CommandGiven:
-    return CommandGiven(LoadCommand(number, name, (b"%d" % number,)))
+    return CommandGiven(LoadCommand(number, name))
 
 
 def lived(life: LoadLife, *happened: LoadEvent) -> tuple[LoadLife, list[LoadAction]]:
@@ -87,37 +86,28 @@ def test_a_table_that_is_recreated_when_its_load_ends_is_loaded_again() -> None:
     assert lived(READING, TableRecreated(), LoadEnded())[0] == LoadLife(recreated=True)
 
 
-def test_a_reload_that_nobody_asked_for_answers_the_command_that_it_overtakes() -> None:
-    life, actions = lived(READING, given(1, "pause"), ReloadDue(), CommandDue(1), TopicEmptied())
-    assert actions == [StopReading(), QueueCommand(1), AnswerStart((b"1",))]
+def test_a_reload_that_nobody_asked_for_executes_the_command_that_it_overtakes() -> None:
+    life, actions = lived(READING, given(1, "pause"), ReloadDue(), CommandDue(), TopicEmptied())
+    assert actions == [StopReading(), CarryOutStart(1)]
     assert life.command is None
 
 
 def test_the_newest_command_alone_is_carried_out() -> None:
-    life, actions = lived(READING, given(1, "pause"), given(2, "resume"), CommandDue(1), CommandDue(2))
-    resume = LoadCommand(2, "resume", (b"2",))
-    assert actions == [StopReading(), QueueCommand(1), QueueCommand(2), CarryOut(resume, reload=False)]
+    life, actions = lived(READING, given(1, "pause"), given(2, "resume"), CommandDue(), CommandDue())
+    assert actions == [StopReading(), CarryOut(LoadCommand(2, "resume"), reload=False)]
     assert lived(life, CarriedOut(1, "paused", HALF))[0] == life
     assert lived(life, CarriedOut(2, "running", HALF))[0] == LoadLife(LoadPhase.DUE, HALF)
 
 
 def test_a_cancel_that_is_refused_is_reported_and_the_load_continues() -> None:
-    sent, _ = lived(READING, given(1, "cancel"), CommandDue(1))
+    sent, _ = lived(READING, given(1, "cancel"), CommandDue())
     assert lived(sent, CarriedOut(1, "running", HALF)) == (LoadLife(LoadPhase.DUE, HALF), [ReportHeldRows()])
     assert lived(sent, CarriedOut(1, "ready", HALF)) == (LoadLife(), [])
 
 
-def test_a_command_of_a_later_version_is_answered_and_changes_nothing() -> None:
-    life, actions = lived(READING, given(1, "hurry"), CommandDue(1))
-    running = TopicLife(keyless=False, state="running", progress=HALF)
-    assert isinstance(actions[-1], CarryOut)
-    assert step_topic(running, actions[-1]) == (running, (ForgetChanges(),))
-    assert lived(life, CarriedOut(1, "running", HALF)) == (LoadLife(LoadPhase.DUE, HALF), [])
-
-
-def test_a_command_about_a_table_without_a_load_is_only_answered() -> None:
-    life, actions = lived(LoadLife(), given(1, "resume"), CommandDue(1), CarriedOut(1, "ready", HALF))
-    assert (life, len(actions)) == (LoadLife(), 2)
+def test_a_command_about_a_table_without_a_load_is_executed_and_changes_nothing() -> None:
+    life, actions = lived(LoadLife(), given(1, "resume"), CommandDue(), CarriedOut(1, "ready", HALF))
+    assert (life, actions) == (LoadLife(), [CarryOut(LoadCommand(1, "resume"), reload=False)])
 
 
 def test_a_chunk_is_counted() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ import pytest
 
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
-from twofold.kafka.backfill_commands import PendingCommand
+from twofold.kafka.backfill_commands import TopicCommand
 from twofold.kafka.batch import Record, RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
@@ -82,7 +83,6 @@ class Topic:
         self.rows: list[tuple[bytes | None, bytes]] = []
         self.pins: dict[str, Pin] = {}
         self.commits: list[Commit] = []
-        self.answered: list[bytes] = []
         self._open: list[tuple[bytes | None, bytes]] = []
 
     def produce(self, batch: RowBatch) -> None:
@@ -99,11 +99,9 @@ class Topic:
         *,
         ledger: Mapping[str, Prepared | None] | None = None,
         pins: Mapping[str, Pin] | None = None,
-        answered: Iterable[bytes] = (),
         frontier: Frontier | None = None,
     ) -> Commit | None:
         self.rows += self._open
-        self.answered += answered
         if commit is not None:
             self.commits.append(commit)
         self._open = []
@@ -208,16 +206,15 @@ class Commands:
     """What a person has asked for since the last look."""
 
     def __init__(self) -> None:
-        self._new: PendingCommand | None = None
-        self._keys: list[bytes] = []
+        self._numbers = count()
+        self._new: list[TopicCommand] = []
 
     def give(self, what: str) -> None:
-        self._keys.append(what.encode())
-        self._new = PendingCommand.behind(self._new, what, tuple(self._keys))
+        self._new.append(TopicCommand(next(self._numbers), TOPIC, what))
 
-    def read_new(self) -> dict[str, PendingCommand]:
-        new, self._new = self._new, None
-        return {TOPIC: new} if new else {}
+    def read_new(self) -> list[TopicCommand]:
+        new, self._new = self._new, []
+        return new
 
 
 class Executor:
@@ -368,7 +365,7 @@ def test_a_pause_behind_a_resume(world: Making) -> None:
     here.busy(on=False)
     here.until_paused()
     assert not here.loads.busy
-    assert here.topic.answered == [b"resume", b"pause"]
+    assert here.topic.pins[TOPIC].command == 1
     here.turn("resume")
     here.until_ready()
     assert here.topic.rows == BEHIND_D
@@ -420,6 +417,25 @@ def test_a_reload_that_had_not_begun_is_paused_over_a_restart(world: Making) -> 
     here.turn("resume")
     here.until_ready()
     assert here.topic.rows == [TRUNCATE, *ROWS.items()]
+
+
+def test_a_table_that_is_published_again_keeps_the_number_of_the_last_command(world: Making) -> None:
+    """Else a cancel that was carried out long ago would end the load after a restart."""
+    here = world(PAUSED)
+    for wish in ("resume", "cancel"):
+        here.turn(wish)
+    here.until_ready()
+    assert here.topic.pins[TOPIC].command == 1
+    here.tables.pins.restart([TOPIC], {TOPIC})
+    here.tables.pins.pin_version(SHAPE, TOPIC, 1, None, (None, 1))
+    for topic, watch in here.tables.lives.take_for_gate():
+        here.gate.watch(topic, watch)
+    here.until_ready()
+    assert here.topic.pins[TOPIC].command == 1
+    again = world(here.topic.pins[TOPIC])
+    again.tables.pins.restart([TOPIC], {TOPIC})
+    again.tables.pins.pin_version(SHAPE, TOPIC, 1, None, (None, 1))
+    assert again.tables.pins[TOPIC].command == 1
 
 
 @pytest.mark.parametrize("wish", ["pause", "resume"])
