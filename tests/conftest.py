@@ -12,6 +12,7 @@ import signal
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
+    "fixtures.shared",
     "fixtures.stack",
     "fixtures.connector",
     "fixtures.crashes",

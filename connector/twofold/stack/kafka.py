@@ -232,6 +232,8 @@ class KafkaCluster:
             # default.
             "broker.session.timeout.ms": "4000",
             "broker.heartbeat.interval.ms": "500",
+            # By default a record without content every half second: most of what an idle node does.
+            "metadata.max.idle.interval.ms": "5000",
             # The cleaner's default buffer is half of this heap.
             "log.cleaner.dedupe.buffer.size": str(4 << 20),
             "num.network.threads": "2",
