@@ -163,7 +163,6 @@ def test_a_package_index_can_show_what_a_distribution_is(wheels: Path) -> None:
         assert len(description.split()) > 30, f"{said['Name']}'s README.md says nothing"
 
 
-@pytest.mark.core
 def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
     tops, names = {}, set()
     for wheel in wheels.glob("*.whl"):

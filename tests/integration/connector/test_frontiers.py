@@ -120,7 +120,6 @@ def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(c
         here.check()
 
 
-@pytest.mark.core
 def test_an_idle_group_comes_to_rest_after_outcomes_that_leave_no_commit_record(connector: Maker) -> None:
     """The west's branch only read, or a person rolls it back; nothing else happens."""
     group = Group(connector)
@@ -157,7 +156,6 @@ def metric(here: Installation, name: str) -> float | None:
     return float(found[1]) if found else None
 
 
-@pytest.mark.core
 def test_status_and_metrics_say_who_waits_for_a_branch_in_doubt(connector: Maker) -> None:
     group = Group(connector, status={"listen": "127.0.0.1:0"})
     for here in group.members.values():

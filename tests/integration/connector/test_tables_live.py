@@ -102,7 +102,6 @@ def test_a_table_is_pinned_by_the_commit_that_has_its_first_row(connector: Maker
     assert f"{here.prefix}/table/{here.table('account')}" in keys
 
 
-@pytest.mark.core
 def test_a_large_prepared_transaction_waits_on_disk(connector: Maker) -> None:
     """Opened from there, parked after the hold, over a kill, and committed."""
     here = connector(spool={"memory": 20_000}, prepared={"hold": 2.0})

@@ -23,8 +23,6 @@ from fixtures.connector import Installation, wait_until
 from helpers.connector.evolving import Evolving, RawReader, is_row
 from helpers.connector.topics import Seen, Tail
 
-pytestmark = pytest.mark.core
-
 ROW = {"id": 2, "v": 20, "big": 200, "small": 2.5, "note": "two", "price": Decimal("2.25")}
 VALUES = "2, 20, 200, 2.5, 'two', 2.25"
 
@@ -102,7 +100,7 @@ def made_together(shared: Installation, names: Iterable[str]) -> tuple[dict[str,
     return tables, tail
 
 
-@pytest.mark.parametrize("how", ["plain", "prepared"])
+@pytest.mark.parametrize("how", [pytest.param("plain", marks=pytest.mark.core), "prepared"])
 def test_tables_change(shared: Installation, how: str) -> None:
     """Each table changes in its own way; the prepared transaction changes all of them."""
     changes = {f"{how}_{n}": change for n, change in enumerate(CHANGES.values())}
@@ -173,6 +171,7 @@ def _more_than(committed: list[int], count: int) -> bool:
     return len(committed) > count
 
 
+@pytest.mark.core
 def test_a_table_changes_again_and_again_while_rows_are_written(evolving: Evolving) -> None:
     """Plain and prepared, committed and rolled back: no row is lost or doubled, each has the
     columns of its time, and the first reader reads all.
@@ -209,6 +208,7 @@ def test_a_table_changes_again_and_again_while_rows_are_written(evolving: Evolvi
     assert {row["id"]: row["big"] for row in evolving.rows(1).values() if row["id"] > 1} == {i: i for i in committed}
 
 
+@pytest.mark.core
 def test_a_table_is_renamed_and_its_old_topic_may_go(evolving: Evolving) -> None:
     evolving.made()
     renamed = Evolving(evolving.here, f"{evolving.table}_2")
@@ -225,6 +225,7 @@ def test_a_table_is_renamed_and_its_old_topic_may_go(evolving: Evolving) -> None
     assert evolving.subject.versions() == renamed.subject.versions() == [1]
 
 
+@pytest.mark.core
 def test_a_table_is_dropped_and_made_again(evolving: Evolving) -> None:
     """Nothing is said of the rows that went with it: PostgreSQL sends nothing of a DROP TABLE."""
     tail = evolving.made()
@@ -239,6 +240,7 @@ def test_a_table_is_dropped_and_made_again(evolving: Evolving) -> None:
     assert evolving.rows(1)[2] == {**dict.fromkeys(ROW), "id": 2}
 
 
+@pytest.mark.core
 def test_tables_join_the_publication(shared: Installation) -> None:
     """Their first row is a plain transaction's, and a prepared one's."""
     for name in ("plain", "prepared"):
@@ -256,6 +258,7 @@ def test_tables_join_the_publication(shared: Installation) -> None:
     assert [s.value["after"]["id"] for s in tail.seen] == [2, 2]
 
 
+@pytest.mark.core
 def test_a_new_identity_is_what_before_has(evolving: Evolving) -> None:
     tail = evolving.made()
     for n, identity in enumerate(["FULL", f"USING INDEX {evolving.table}_pkey", "FULL", "DEFAULT"]):
@@ -268,6 +271,7 @@ def test_a_new_identity_is_what_before_has(evolving: Evolving) -> None:
     assert evolving.subject.versions() == [1]
 
 
+@pytest.mark.core
 def test_with_replica_identity_nothing_there_is_no_key(evolving: Evolving) -> None:
     evolving.sql(
         f"CREATE TABLE {evolving.name} (id int PRIMARY KEY)", f"ALTER TABLE {evolving.name} REPLICA IDENTITY NOTHING"
@@ -278,6 +282,7 @@ def test_with_replica_identity_nothing_there_is_no_key(evolving: Evolving) -> No
         evolving.sql(f"DELETE FROM {evolving.name}")
 
 
+@pytest.mark.core
 def test_names_that_differ_in_case_alone_are_two_columns(evolving: Evolving) -> None:
     evolving.made('id int PRIMARY KEY, a int, "A" int', "(1, 2, 3)")
     assert evolving.rows(1) == {1: {"id": 1, "a": 2, "A": 3}}

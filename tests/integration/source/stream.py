@@ -25,7 +25,9 @@ from twofold_common.positions import NO_LSN, Lsn
 DEADLINE_S = 30
 """Without a message."""
 LET_GO_S = 3
-on_each_version = pytest.mark.parametrize("postgres", ["15", "16", "17", "18"], indirect=True)
+on_each_version = pytest.mark.parametrize(
+    "postgres", ["15", "16", "17", pytest.param("18", marks=pytest.mark.core)], indirect=True
+)
 _marks = itertools.count(1)
 M = TypeVar("M")
 Writer: TypeAlias = "psycopg.Connection[tuple[Any, ...]]"

@@ -26,8 +26,6 @@ from twofold.source.messages import (
 )
 from twofold_common.positions import Lsn, PreparedIdentity
 
-pytestmark = pytest.mark.core
-
 PREPARED = [BeginPrepare, Insert, Prepare]
 
 
@@ -111,6 +109,7 @@ def test_a_rollback_known_before_decoding_leaves_the_rows_out(database: str, pre
     assert [k for k in kinds(got) if k is not Insert] == [BeginPrepare, Prepare, RollbackPrepared]
 
 
+@pytest.mark.core
 def test_an_older_request_is_moved_forward_to_what_is_confirmed(database: str, prefix: str, writer: Writer) -> None:
     got = first_reading(database, prefix, writer, "COMMIT")
     again(database, prefix, writer, where_the_outcome_ends(got))
@@ -118,6 +117,7 @@ def test_an_older_request_is_moved_forward_to_what_is_confirmed(database: str, p
         assert kinds(stream.until_mark(writer)) == []
 
 
+@pytest.mark.core
 def test_a_later_request_leaves_out_what_lies_before_it(database: str, prefix: str, writer: Writer) -> None:
     """A start beyond the confirmed position is taken at its word: so recovery asks for 0/0, and
     skips by itself.
@@ -127,6 +127,7 @@ def test_a_later_request_leaves_out_what_lies_before_it(database: str, prefix: s
         assert kinds(stream.until_mark(writer)) == [CommitPrepared]
 
 
+@pytest.mark.core
 def test_restart_stays_before_an_open_prepare_whatever_is_confirmed(database: str, prefix: str, writer: Writer) -> None:
     prepare(writer, "g", "INSERT INTO t VALUES (1)")
     with streaming(database, prefix) as stream:
@@ -194,6 +195,7 @@ def test_prepared_while_the_slot_was_made_arrives_whole_at_its_commit(
     assert the(Prepare, got).end_lsn <= state.confirmed_flush <= the(CommitPrepared, got).commit_lsn
 
 
+@pytest.mark.core
 def test_prepared_while_the_slot_was_made_and_rolled_back_is_only_its_end(
     database: str, prefix: str, connections: Callable[[], Writer]
 ) -> None:
@@ -224,6 +226,7 @@ def test_without_two_phase_it_comes_whole_at_its_commit(
     assert the(Insert, got).new == (Text(b"1"), None)
 
 
+@pytest.mark.core
 def test_a_two_phase_slot_sends_prepares_to_a_client_that_did_not_ask(
     database: str, prefix: str, writer: Writer
 ) -> None:

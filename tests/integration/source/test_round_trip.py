@@ -21,8 +21,6 @@ from twofold.source.messages import Relation, RelationColumn, Unchanged
 from twofold.source.session import SessionOptions
 from twofold.stack import PostgresServer
 
-pytestmark = pytest.mark.core
-
 
 @pytest.fixture
 def other_database(postgres: PostgresServer, prefix: str) -> Iterator[str]:
@@ -203,6 +201,7 @@ def test_round_trips_for_long(
     round_trip(postgres, database, other_database, prefix, seed * 100 + postgres.version, 1500)
 
 
+@pytest.mark.core
 def test_the_account_notices_a_wrong_row() -> None:
     """The comparison itself must be able to fail."""
     relation = Relation(
