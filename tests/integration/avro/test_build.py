@@ -23,7 +23,8 @@ def test_the_wheel_builds(compiler: bool, tmp_path: Path) -> None:
     source = tmp_path / "avro"
     leftovers = shutil.ignore_patterns("*.so", "*.c", "build", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT / "avro", source, ignore=leftovers)
-    environment = dict(os.environ) if compiler else {**os.environ, "CC": "/bin/false"}
+    # Without optimisation it compiles in a third of the time.
+    environment = {**os.environ, **({"CFLAGS": "-O0"} if compiler else {"CC": "/bin/false"})}
     assert UV is not None
     subprocess.run(
         [UV, "build", "--wheel", "--quiet", "--out-dir", tmp_path / "dist", source], check=True, env=environment

@@ -28,7 +28,7 @@ def states(here: Installation) -> dict[str, str]:
     return {each.table: each.state for each in backfills(config, read_progress(config))}
 
 
-LATER = ["start", "resume", "cancel"]
+LATER = ["start", pytest.param("resume", marks=pytest.mark.slow), "cancel"]
 
 
 @pytest.mark.parametrize("later", LATER)
@@ -68,7 +68,9 @@ def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, lat
     assert not read_progress(load(here.file)).commands, "all are executed"
 
 
-@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
+@pytest.mark.parametrize(
+    "paused", [pytest.param(False, id="running"), pytest.param(True, id="paused", marks=pytest.mark.slow)]
+)
 def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused: bool) -> None:
     """The rows that the killed process held are nowhere but in the table: the load goes on."""
     here = connector(init=False, source={"tables": ["public.account", "public.line"]}, turn={"idle_progress": 0.2})

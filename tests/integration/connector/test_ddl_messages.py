@@ -176,7 +176,7 @@ def test_a_streamed_transaction_whose_savepoint_was_rolled_back_is_told_of(conne
         many = "INSERT INTO account SELECT n, 0, repeat('x', 400) FROM generate_series({}, {}) n"
         for end in ("RELEASE", "ROLLBACK TO"):
             first = 100 if end == "RELEASE" else 10_000
-            more = many.format(first, first + 500), "SAVEPOINT a", many.format(first + 1000, first + 1500), f"{end} a"
+            more = many.format(first, first + 200), "SAVEPOINT a", many.format(first + 1000, first + 1200), f"{end} a"
             with psycopg.connect(here.conninfo) as connection:
                 for statement in (DROP, *more, *pairs.two_of_one_key(), MAKE):
                     connection.execute(statement)

@@ -26,7 +26,9 @@ def told(here: Installation, *arguments: str, members: list[str] | None = None) 
         return here.twofold(*arguments, ok=True).stdout
 
 
-@pytest.mark.parametrize("outcome", [pytest.param("commit", marks=pytest.mark.core), "rollback"])
+@pytest.mark.parametrize(
+    "outcome", [pytest.param("commit", marks=pytest.mark.core), pytest.param("rollback", marks=pytest.mark.slow)]
+)
 def test_two_branches_share_one_global_id(connector: Maker, outcome: str) -> None:
     places = {"ledger": connector(), "stock": connector()}
     for here in places.values():
@@ -72,7 +74,9 @@ def test_a_gid_of_ones_own_coordinator_has_a_global_id_by_a_pattern(connector: M
     assert (outcome["global_id"], outcome["branch"]) == (source["global_id"], source["branch"]) == ("7", "ledger")
 
 
-@pytest.mark.parametrize(("opened", "outcome"), [(True, "commit"), (True, "rollback"), (False, "commit")])
+@pytest.mark.parametrize(
+    ("opened", "outcome"), [pytest.param(True, "commit", marks=pytest.mark.slow), (True, "rollback"), (False, "commit")]
+)
 def test_a_branch_whose_sibling_has_an_outcome_is_offered_that_one_alone(
     connector: Maker, outcome: str, *, opened: bool
 ) -> None:

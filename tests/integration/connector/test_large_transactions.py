@@ -168,7 +168,10 @@ def carries_a_large_one(here: Installation, table: str, rows: int, *, prepared: 
     return took
 
 
-@pytest.mark.parametrize(("streaming", "prepared"), [("on", False), ("off", True)], ids=["streamed-plain", "prepared"])
+@pytest.mark.parametrize(
+    ("streaming", "prepared"),
+    [pytest.param("on", False, id="streamed-plain"), pytest.param("off", True, id="prepared", marks=pytest.mark.slow)],
+)
 def test_a_large_transaction_takes_little_memory(connector: Maker, streaming: str, prepared: bool) -> None:
     here = with_tables(connector, spool={"memory": 1 << 20})
     force(here, streaming)

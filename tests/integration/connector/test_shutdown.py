@@ -23,7 +23,7 @@ FAST = signal.SIGINT
     ("version", "hold"),
     [
         pytest.param("18", 30.0, id="open", marks=pytest.mark.core),
-        pytest.param("15", 0.5, id="parked"),
+        pytest.param("15", 0.5, id="parked", marks=pytest.mark.slow),
         pytest.param("15", 30.0, id="open-15", marks=pytest.mark.slow),
         pytest.param("18", 0.5, id="parked-18", marks=pytest.mark.slow),
     ],

@@ -40,11 +40,12 @@ def server_of(stack_folder: Path) -> Iterator[Callable[[str], PostgresServer]]:
 
 
 MODES = [
-    *(("15", "on"), ("16", "parallel"), ("18", "off"), ("18", "on")),
+    *(("16", "parallel"), ("18", "off"), pytest.param("18", "on", marks=pytest.mark.core)),
     *(
         pytest.param(*mode, marks=pytest.mark.slow)
         for mode in (
             ("15", "off"),
+            ("15", "on"),
             ("16", "off"),
             ("16", "on"),
             ("17", "off"),
@@ -95,9 +96,7 @@ def the_example(here: Installation) -> None:
         session.execute("ROLLBACK PREPARED 'test_prepared2'")
 
 
-@pytest.mark.parametrize(
-    "version", [pytest.param("15", marks=pytest.mark.slow), pytest.param("18", marks=pytest.mark.core)]
-)
+@pytest.mark.parametrize("version", [pytest.param("15", marks=pytest.mark.slow), "18"])
 def test_many_side_by_side_half_taken_back(
     version: str, connector: Maker, server_of: Callable[[str], PostgresServer]
 ) -> None:

@@ -5,10 +5,11 @@ epoch.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from twofold.errors import QuickAgain, RunEnded, UncertainEnd
 from twofold.kafka import producer as producing
 from twofold.kafka import publisher as publishing
 from twofold.kafka.producer import TransactionalProducer
-from twofold.stack import KafkaCluster
+from twofold.stack import KafkaCluster, temporary_folder
 
 
 @contextmanager
@@ -39,15 +40,27 @@ def _state(thread: Path) -> str:
     return (thread / "stat").read_text().rpartition(")")[2].split()[0]
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("end", [TransactionalProducer.commit, TransactionalProducer.abort])
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    """For tests that freeze it, and thaw it before they end."""
+    folder = temporary_folder()
+    made = KafkaCluster(folder / "kafka")
+    with ExitStack() as ending:
+        ending.callback(shutil.rmtree, folder, ignore_errors=True)
+        ending.callback(made.stop)
+        made.start()
+        yield made
+
+
+@pytest.mark.parametrize(
+    "end", [pytest.param(TransactionalProducer.commit, marks=pytest.mark.core), TransactionalProducer.abort]
+)
 def test_a_producer_whose_end_took_long_is_not_used_again(
     make_ground: Callable[..., Ground],
-    own_kafka: Callable[..., KafkaCluster],
+    cluster: KafkaCluster,
     prefix: str,
     end: Callable[[TransactionalProducer], None],
 ) -> None:
-    cluster = own_kafka()
     ground = make_ground(cluster.bootstrap, prefix)
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("one"))

@@ -54,11 +54,12 @@ def here(connector: Maker) -> Installation:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sinks", "items", "per_second"),
     [
         pytest.param(("iceberg",), 300, 50, id="short"),
-        pytest.param(("iceberg", "delta", "jdbc"), 1500, 150, marks=pytest.mark.slow, id="long"),
+        pytest.param(("iceberg", "delta", "jdbc"), 1500, 150, id="long"),
     ],
 )
 def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(

@@ -65,7 +65,11 @@ def test_a_table_is_rewritten_while_it_is_small(lake: Lake, monkeypatch: pytest.
     assert _written(lake) == Written("copy-on-write", data_files=1, delete_files=0)
 
 
-@pytest.mark.parametrize(("mode", "then"), [("merge-on-read", (3, True)), ("copy-on-write", (1, False))], ids=str)
+@pytest.mark.parametrize(
+    ("mode", "then"),
+    [("merge-on-read", (3, True)), pytest.param("copy-on-write", (1, False), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_what_is_asked_for_also_counts_for_tables_that_exist(
     lake: Lake, mode: WriteMode, then: tuple[int, bool]
 ) -> None:
