@@ -319,6 +319,8 @@ class GroupWorld:
     """At the end a frontier is needed behind plain transactions too. Nobody waits for that one
     where members do not change.
     """
+    has_quick_coordinators = True
+    """Some prepare and end branches while a frontier is asked for, or while a connector is down."""
     outside_transactions = False
     """A frontier is readable as soon as it is given out, even that of a fenced connector."""
 
@@ -367,7 +369,7 @@ class GroupWorld:
             source.load()
         elif at < 0.80:
             source.ask()
-            if source.answers and rnd.random() < 0.1:
+            if self.has_quick_coordinators and source.answers and rnd.random() < 0.1:
                 self._hurry(source)
         elif at < 0.90:
             self._event(source)
@@ -492,7 +494,7 @@ class GroupWorld:
     def _crash(self, source: Source) -> None:
         if source.state is not None:
             source.crash(self.random.choice([0, 0, 1, 3]))
-            if self.random.random() < 0.3:
+            if self.has_quick_coordinators and self.random.random() < 0.3:
                 self._hurry(source)
         else:
             source.recover(source.confirmed)

@@ -19,6 +19,8 @@ class MemberWorld(GroupWorld):
     """One random history."""
 
     has_leisure = True
+    has_quick_coordinators = False
+    """They bring global transactions, and an added member is to wait where there are none."""
     chooses_without_the_new = False
     """Before they are admitted, a cut is chosen as if they were no members."""
 

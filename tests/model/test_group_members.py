@@ -38,13 +38,13 @@ def _asks_for_the_shown_alone(own: Any, unknown: Any, joined: Any) -> None:
 
 _follow, _init = Decisions.follow, Admission.__init__
 MUTANTS: dict[str, tuple[Any, str, Any, int]] = {
-    "admitted at once": (Admission, "admits", lambda *_: True, 32),
+    "admitted at once": (Admission, "admits", lambda *_: True, 4),
     "what is in doubt is not waited for": (Decisions, "follow", ignore_what_is_in_doubt, 66),
-    "a frontier that does not know what is shown": (Decisions, "follow", _believes_any_frontier, 53),
+    "a frontier that does not know what is shown": (Decisions, "follow", _believes_any_frontier, 829),
     "the cut need not show what is decided": (Decisions, "follow", need_not_show_what_is_decided, 4),
-    "commit records that are gone are not asked for": (Admission, "__init__", _asks_for_the_shown_alone, 4607),
+    "commit records that are gone are not asked for": (Admission, "__init__", _asks_for_the_shown_alone, 0),
     "nothing is written behind plain transactions alone": (MemberWorld, "has_leisure", False, 2624),
-    "a cut is chosen without the new members": (MemberWorld, "chooses_without_the_new", True, 0),
+    "a cut is chosen without the new members": (MemberWorld, "chooses_without_the_new", True, 1),
 }
 """Each with a history that catches it, so that the search is short."""
 
