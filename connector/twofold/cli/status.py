@@ -46,7 +46,7 @@ MIRROR_QUIET_S = 60.0
 @click.option("--live", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
-    from twofold.cli.output import ended_at_once  # noqa: PLC0415
+    from twofold.cli.interrupts import ended_at_once  # noqa: PLC0415
     from twofold.inspect.status_report import read_source_status  # noqa: PLC0415
     from twofold.watch.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
 
@@ -61,7 +61,7 @@ def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
     if live:
         from rich.console import Console  # noqa: PLC0415
 
-        from twofold.cli.output import show  # noqa: PLC0415
+        from twofold.cli.live import show  # noqa: PLC0415
 
         show(report, Console(), threading.Event())
         return

@@ -12,7 +12,7 @@ from twofold.doctor.finding import Finding, Severity, finder, start_over
 from twofold.doctor.kafka_service import iam_actions
 from twofold.doctor.source_group import examine_group
 from twofold.kafka.kafka_settings import kafka_settings
-from twofold.kafka.topic_rules import RECORD_BYTES
+from twofold.kafka.record_sizes import RECORD_BYTES
 
 SHOWN_MAX = 20
 RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")

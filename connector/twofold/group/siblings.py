@@ -1,5 +1,5 @@
-"""Decides which outcome of a branch in doubt keeps its global transaction whole, by the known
-states of the other branches. Pure.
+"""Decides which outcome of a branch in doubt keeps its global transaction whole, and which members
+wait for that outcome, by the known states of the other branches. Pure.
 """
 
 from __future__ import annotations

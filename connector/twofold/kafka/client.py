@@ -32,7 +32,7 @@ from twofold.errors import (
     UsageError,
 )
 from twofold.kafka.kafka_secrets import KafkaSecrets
-from twofold.kafka.topic_rules import RECORD_BYTES, queue_kbytes
+from twofold.kafka.record_sizes import RECORD_BYTES, queue_kbytes
 
 REPEAT_S = 30.0
 _VARYING = re.compile(r"#(?:producer|consumer)-\d+|\(after \d+ms|\d+ms")

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, Message
 
 from twofold.errors import RunEnded
 from twofold.kafka.batch import Record
-from twofold.kafka.topic_rules import largest_value
+from twofold.kafka.record_sizes import largest_value
 
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 

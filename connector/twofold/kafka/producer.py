@@ -41,7 +41,7 @@ from twofold.kafka.client import (
     sorted_errors,
 )
 from twofold.kafka.deliveries import Deliveries, DeliveryCallback, PartitionWrites
-from twofold.kafka.topic_rules import largest_value, too_large
+from twofold.kafka.record_sizes import largest_value, too_large
 from twofold.kafka.watch import Watch
 
 _SLICE_S: Final = 5.0

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Literal
 
 from twofold.errors import RESET_REPAIR, Refused, SetupError, UsageError
-from twofold.kafka.batch import Record
+from twofold.kafka.record_sizes import RECORD_BYTES
 
 Kind = Literal["table", "events", "messages", "commits", "progress", "prepared", "frontiers"]
 
@@ -226,45 +225,3 @@ def deleted(required: RequiredTopic) -> Refused:
 
 def _alter(topic: str, setting: str) -> str:
     return f"kafka-configs --bootstrap-server ... --alter --topic {topic} --add-config {setting}"
-
-
-RECORD_BYTES = 8 << 20
-"""As much as services allow for a topic."""
-CLIENT_BYTES_MAX = 1_000_000_000
-"""librdkafka's own bound of message.max.bytes."""
-REQUEST_BYTES = 100 << 20
-"""The brokers' socket.request.max.bytes, if nobody has set it."""
-_MIB = 1 << 20
-_value = itemgetter("value")
-
-
-def largest_value(records: Sequence[Record]) -> int:
-    """Return the size of the largest value. Every row passes here: the loop is C's."""
-    return max(map(len, filter(None, map(_value, records))), default=0)
-
-
-def queue_kbytes(message_bytes: int, least: int) -> int:
-    """Return how much a producer may hold unsent: at least two of the largest records."""
-    return max(least, message_bytes * 2 // 1024)
-
-
-def too_large(topic: str, partition: int, size: int, bootstrap: str) -> Refused:
-    """Refuse a record, and name every limit that it meets, on both sides."""
-    problem = f"a record of {topic} [{partition}] is too large for Kafka: it has {size} bytes"
-    at_stake = "the row cannot be delivered, and skipping it would lose it"
-    needed = (size // _MIB + 2) * _MIB
-    if needed > CLIENT_BYTES_MAX:
-        return Refused(
-            f"{problem}, and no producer sends more than {CLIENT_BYTES_MAX}",
-            at_stake=at_stake,
-            repair='leave the column out: [[policy.columns]] with column = "SCHEMA.TABLE.COLUMN" and action = "drop"; then twofold run',
-        )
-    steps = [
-        f'set "message.max.bytes" = {needed} in [kafka.options]',
-        f"kafka-configs --bootstrap-server {bootstrap} --alter --topic {topic} --add-config max.message.bytes={needed}",
-    ]
-    if needed > REQUEST_BYTES:
-        steps.append(
-            f"set socket.request.max.bytes={needed + _MIB} in server.properties of every broker, whose heap must hold several such requests, and restart it"
-        )
-    return Refused(problem, at_stake=at_stake, repair=f"all of these, then twofold run: {'; '.join(steps)}")

@@ -74,7 +74,8 @@ def check_recent_commits(
         scope = replace(scope, from_ms=None, starts=suspected)
         found = judge(compare(reader, decoder, names, scope), names, recovered.pins)
     last = found.last_sequence or recovered.progress.sequence
-    damaged = [each for each in found.topics if each.damages and each.topic not in recovered.to_reload]
+    to_reload = recovered.to_reload
+    damaged = [each for each in found.topics if each.damages and each.topic not in to_reload]
     troubles = {each.topic: trouble_of(each.topic, each.damages, names, each.table, last) for each in damaged}
     if tables := [each.table for each in damaged if each.table and each.topic in published]:
         raise Refused(

@@ -373,8 +373,9 @@ def _state(
 ) -> State:
     recovered = fencing.recovered
     ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.unresolved.values()}
+    to_reload = recovered.to_reload
     reloaded = frozenset(
-        identity for identity, entry in ledger.items() if entry.topics and recovered.to_reload >= {*entry.topics}
+        identity for identity, entry in ledger.items() if entry.topics and to_reload >= {*entry.topics}
     )
     promoted = server.timeline != progress.timeline
     policy = Policy(

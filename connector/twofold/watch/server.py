@@ -29,6 +29,8 @@ from twofold.config import is_loopback
 from twofold.watch.activity_view import ActivityView, Phase
 from twofold_common.printable import printable, printable_values
 
+_log = logging.getLogger(__name__)
+
 _WORDS: dict[Phase, str] = {
     "starting": "starting",
     "recovering": "recovering",
@@ -61,8 +63,6 @@ def judge_health(view: ActivityView, *, turn_bound_s: float) -> Health:
     healthy = view.phase not in {"refused", "failed"}
     return Health(healthy, view.phase == "running", _WORDS[view.phase] + (f": {view.detail}" if view.detail else ""))
 
-
-_log = logging.getLogger(__name__)
 
 REQUEST_S = 10.0
 """So long a connection may take for its next request, and then for its answer."""

@@ -28,35 +28,6 @@ from pyspark.sql.avro.functions import from_avro
 from twofold_spark.row_columns import KEY_TEXT
 from twofold_spark.sources.registry import AvroSchema, Registry, Subject
 
-UnreadableChoice = Literal["stop", "skip"]
-
-RECORD_PLACE = ("topic", "partition", "offset")
-
-
-def select_unreadable(records: DataFrame, subject: Subject, topic: str) -> DataFrame:
-    """Select the records that cannot be decoded, and add the reason."""
-    value = f.col("value")
-    identifier = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10)
-    reason = f.when(
-        has_unknown_schema(value, subject),
-        f.concat(f.lit("not framed, or unknown schema id "), f.coalesce(identifier, f.lit("-"))),
-    ).otherwise("malformed Avro")
-    return (
-        records.where(value.isNotNull())
-        .withColumn("e", decode_envelope(value, subject))
-        .where(f.col("e.op").isNull())
-        .select(
-            f.lit(topic).alias("topic"),
-            "partition",
-            "offset",
-            "key",
-            "value",
-            reason.alias("reason"),
-            f.current_timestamp().alias("seen_at"),
-        )
-    )
-
-
 _FRAME = 5
 """Length of the frame: magic 0, and four bytes of schema id."""
 
@@ -230,3 +201,32 @@ def _primitive_type(avro_type: Any) -> str:
 def _make_nullable(avro_type: Any) -> list[Any]:
     branches = avro_type if isinstance(avro_type, list) else [avro_type]
     return ["null", *(b for b in branches if b != "null")]
+
+
+UnreadableChoice = Literal["stop", "skip"]
+
+RECORD_PLACE = ("topic", "partition", "offset")
+
+
+def select_unreadable(records: DataFrame, subject: Subject, topic: str) -> DataFrame:
+    """Select the records that cannot be decoded, and add the reason."""
+    value = f.col("value")
+    identifier = f.conv(f.hex(f.substring(value, 2, 4)), 16, 10)
+    reason = f.when(
+        has_unknown_schema(value, subject),
+        f.concat(f.lit("not framed, or unknown schema id "), f.coalesce(identifier, f.lit("-"))),
+    ).otherwise("malformed Avro")
+    return (
+        records.where(value.isNotNull())
+        .withColumn("e", decode_envelope(value, subject))
+        .where(f.col("e.op").isNull())
+        .select(
+            f.lit(topic).alias("topic"),
+            "partition",
+            "offset",
+            "key",
+            "value",
+            reason.alias("reason"),
+            f.current_timestamp().alias("seen_at"),
+        )
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import socket
 import time
@@ -15,33 +13,9 @@ from typing import Any, Final, cast
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_common.secret_command import SecretCommand
-from twofold_spark.errors import SetupError, UsageError
+from twofold_spark.errors import SetupError
 from twofold_spark.java_classes import java_class
 from twofold_spark.signals import catch_end_signals
-
-
-def read_secret(variable: str) -> str | None:
-    """Return the secret that the variable has; None if it is not set."""
-    text = os.environ.get(variable)
-    if text is not None and not text.strip():
-        raise UsageError(f"environment {variable} is empty, and no secret is: give one, or unset the variable")
-    return text
-
-
-def find_command(variable: str) -> SecretCommand | None:
-    """Return the command that the variable has; None without one."""
-    text = os.environ.get(variable)
-    if not text:
-        return None
-    try:
-        arguments = json.loads(text)
-    except ValueError:
-        arguments = None
-    if not (isinstance(arguments, list) and arguments and all(isinstance(each, str) for each in arguments)):
-        raise UsageError(f'environment {variable} must be a JSON list of texts, for example ["cat", "/run/secret"]')
-    return SecretCommand(variable, tuple(arguments))
-
 
 ANSWER_WITHIN_S: Final = 15
 TOPIC_WITHIN_S: Final = 5.0

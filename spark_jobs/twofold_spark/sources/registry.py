@@ -21,7 +21,7 @@ from twofold_avro.schemas import policy_of
 from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
 from twofold_common.secret_command import SecretCommand
 from twofold_spark.errors import SetupError
-from twofold_spark.sources.kafka_client import find_command, read_secret
+from twofold_spark.sources.secrets_from_environment import find_command, read_secret
 
 AvroSchema = dict[str, Any]
 """A parsed Avro schema of a record."""

@@ -8,7 +8,7 @@ import threading
 import pytest
 from rich.console import Console
 
-from twofold.cli.output import show
+from twofold.cli.live import show
 from twofold.errors import Unreachable
 
 

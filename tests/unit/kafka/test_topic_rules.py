@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.errors import Refused, SetupError
+from twofold.kafka.record_sizes import too_large
 from twofold.kafka.topic_rules import (
     ExistingTopic,
     RequiredTopic,
@@ -15,7 +16,6 @@ from twofold.kafka.topic_rules import (
     check,
     check_retention,
     split_for_creation,
-    too_large,
 )
 
 TOLD = {

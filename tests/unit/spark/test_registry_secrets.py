@@ -12,8 +12,8 @@ import pytest
 
 from helpers.security.gates import basic, served
 from twofold_spark.errors import UsageError
-from twofold_spark.sources.kafka_client import find_command
 from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.secrets_from_environment import find_command
 
 
 @contextmanager
