@@ -12,6 +12,7 @@ import signal
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = [
+    "fixtures.times",
     "fixtures.shared",
     "fixtures.stack",
     "fixtures.connector",
@@ -23,7 +24,6 @@ pytest_plugins = [
     "fixtures.fronted",
     "fixtures.chromium",
     "fixtures.backfill",
-    "fixtures.times",
     "fixtures.schedule",
 ]
 

@@ -14,7 +14,7 @@ from chaos.group.trial import GroupTrial
 from chaos.lanes import GROUP_KINDS
 
 SEED = 1
-ROUND_S = 30.0
+ROUND_S = 20.0
 KINDS_HERE = frozenset(
     kind for kind in GROUP_KINDS if not kind.startswith(("spark", "registry", "net")) and kind not in {"postgres-promote", "broker-stop"}
 )  # fmt: skip

@@ -51,7 +51,7 @@ def test_late_ends_of_every_kind_harm_nothing(laboratory: Laboratory) -> None:
 
     Which of them come in so short a time is chance; the slow tests wait for each.
     """
-    check(laboratory.run(CASES["ends"], deliveries=1, longest_s=100), 1, kinds=2)
+    check(laboratory.run(CASES["ends"], deliveries=1, longest_s=60), 1, kinds=2)
 
 
 def test_lost_answers_harm_nothing(laboratory: Laboratory) -> None:

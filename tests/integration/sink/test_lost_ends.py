@@ -121,6 +121,7 @@ def test_what_was_aborted_stays_so_when_its_id_commits_again(ground: Forgetful) 
     assert ground.committed() == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 def test_what_was_committed_is_not_aborted(ground: Forgetful) -> None:
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("a", "b", "c"))

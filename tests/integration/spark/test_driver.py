@@ -35,7 +35,8 @@ MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]
 @pytest.mark.parametrize(
     ("kept", "kills"),
     [
-        ("iceberg", 1),
+        # A round of chaos kills it as well.
+        pytest.param("iceberg", 1, marks=pytest.mark.slow),
         # The driver dies in this process in test_mirror.py.
         pytest.param("jdbc", 1, marks=pytest.mark.slow),
         # The short form of S3 is test_object_store.py.

@@ -73,14 +73,14 @@ def test_what_is_old_is_forgotten_except_the_last(spark: SparkSession, catalog: 
     def count(of: str) -> int:
         return spark.table(f"{catalog}.twofold.{of}").count()
 
-    for number in range(1, 9):
+    for number in range(1, 6):
         table.publish(global_cut(number, "east", "west"))
         table.replace_waits([wait])
     assert table.forget(AN_HOUR) == global_cut(1, "east", "west")
     table.maintain(AN_HOUR)
-    assert (count("global_cuts"), count("global_cuts.files")) == (8, 1), "compacted, and nothing is old"
-    assert count("global_cuts.snapshots") > 8, "a reader of an older state goes on"
-    assert table.forget(NOTHING) == table.read_last() == global_cut(8, "east", "west")
+    assert (count("global_cuts"), count("global_cuts.files")) == (5, 1), "compacted, and nothing is old"
+    assert count("global_cuts.snapshots") > 5, "a reader of an older state goes on"
+    assert table.forget(NOTHING) == table.read_last() == global_cut(5, "east", "west")
     table.maintain(NOTHING)
     assert count("global_cuts") == count("global_waits") == 1
     for each in ("global_cuts", "global_waits"):

@@ -5,9 +5,9 @@ branches in doubt. In every global cut the total is the same.
 from __future__ import annotations
 
 import datetime as dt
-import subprocess
+import os
+import signal
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -113,38 +113,29 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake) -> None:
     line = [
         sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", here.reader.bootstrap,
         "--registry", here.reader.registry_url, "--warehouse", str(warehouse), "--catalog", catalog,
-        "--java-home", str(java.spark_java_home()), "--trigger", "available-now",
+        "--java-home", str(java.spark_java_home()), "--trigger", "continuous",
     ]  # fmt: skip
 
-    def publishes(*members: str) -> bool:
-        ended = subprocess.run(
-            [*line, *members],
-            env=spark_process.job_environment(),
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return "mirror: global cut" in ended.stderr
-
-    def shows(amounts: list[int], *members: str) -> bool:
-        if not publishes(*members):
-            return False
+    def found() -> list[int]:
         for name, value in WAREHOUSE_CATALOG.settings(str(warehouse), catalog).items():
             group.spark.conf.set(name, value)
         catalogs = {prefix: member_catalog(catalog, prefix) for prefix in group.members}
         session.open_member_catalogs(group.spark, warehouse, catalog, catalogs)
         cut = read_global_cut(group.spark, catalog=catalog)
-        found = [row["amount"] for prefix in cut for row in cut[prefix]["public.transfer"].collect()]
-        return sorted(found) == amounts
+        return sorted(row["amount"] for prefix in cut for row in cut[prefix]["public.transfer"].collect())
 
-    prefixes = [each for prefix in group.members for each in ("--prefix", prefix)]
+    def runs_until_it_shows(amounts: list[int], *members: str) -> None:
+        with spark_process.in_its_own_group([*line, *members]) as process:
+            said = spark_process.lines(process)
+            next(each for each in said if each.startswith("mirror: global cut") and found() == amounts)
+            os.killpg(process.pid, signal.SIGTERM)
+            _, rest = process.communicate(timeout=60)
+        assert process.returncode == 0, rest
+
     transfer(group.members, "one", 10)
-    wait_until(partial(shows, [-10, 10], *prefixes), 200, "the command publishes a global cut")
+    runs_until_it_shows([-10, 10], *(each for prefix in group.members for each in ("--prefix", prefix)))
     transfer(group.members, "two", 20)
-    by_name = partial(shows, [-20, -10, 10, 20], "--source-group", group.name)
-    wait_until(by_name, 200, "the command publishes the next global cut")
+    runs_until_it_shows([-20, -10, 10, 20], "--source-group", group.name)
 
 
 @pytest.mark.slow
