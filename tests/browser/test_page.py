@@ -134,6 +134,8 @@ def test_a_silent_broker(bank: Installation, browser: Browser) -> None:
     drawn = has("▲ held up", "Kafka has not answered a commit since", "not running since")
     with scene.served() as url:
         looks(browser, url, "silent", drawn, judge)
+        scene.sampler.mirror_error = "asking how far the mirror is: " + "a broker is down; " * 24
+        looks(browser, url, "frozen", has("a broker is down"), lambda page: None)
 
 
 def test_refused(bank: Installation, browser: Browser) -> None:

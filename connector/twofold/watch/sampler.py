@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from twofold.errors import TwofoldError
+from twofold.errors import RunEnded, TwofoldError
 from twofold.source.connection import PlainConnection, connect
 from twofold.watch.activity import Activity
 from twofold.watch.activity_view import ActivityView
@@ -168,6 +168,8 @@ class Sampler:
             place = self._ask_mirror() or self.mirror
             self.mirror_error = ""
         except TwofoldError as error:
+            if isinstance(error, RunEnded) and self.mirror is None:
+                return  # Kafka is away, and whether there is a mirror is not known
             # What the mirror said last is still shown, and falls behind.
             self.mirror_error = str(error).partition("\n")[0]
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.bridge import initial
-from twofold.errors import SetupError
+from twofold.errors import RunEnded, SetupError
 from twofold.watch.activity import Activity
 from twofold.watch.mirror_view import MirrorPlace, parse_place
 from twofold.watch.sampler import MirrorLag, Sampler
@@ -82,3 +82,22 @@ def test_a_mirror_that_says_nothing_more_does_not_run(told: str, quiet_s: float,
     clock.now += quiet_s
     sampler._ask_for_mirror()
     assert sampler.mirror_gone_since(clock.now) == gone
+
+
+def test_while_kafka_is_away_a_mirror_is_shown_only_where_one_was_seen() -> None:
+    activity = Activity()
+    activity.recovered(initial(applied_lsn=Lsn(9000), confirmed_lsn=Lsn(1), sequence=7, pool=1))
+    answers: list[MirrorPlace | RunEnded | SetupError] = [
+        RunEnded("away"), MirrorPlace(7, Lsn(99), 5), RunEnded("away"), SetupError("forbidden"),
+    ]  # fmt: skip
+
+    def ask() -> MirrorPlace:
+        if isinstance(answer := answers.pop(0), MirrorPlace):
+            return answer
+        raise answer
+
+    sampler, said = Sampler("", activity, ask, Clock()), []
+    while answers:
+        sampler._ask_for_mirror()
+        said.append(sampler.mirror_error)
+    assert said == ["", "", "away", "forbidden"]
