@@ -1,7 +1,4 @@
-"""What the chaos suite has found, as tests of their own.
-
-docs/inside/measurements/2026-11-chaos.md lists them.
-"""
+"""Faults that the chaos suite has found, each as a test."""
 
 from __future__ import annotations
 
