@@ -49,7 +49,7 @@ def mark_comments(row: dict[str, Any], table: str) -> dict[str, Any]:
 
 
 def read_comments(envelope: Any) -> Comments:
-    """Return the comments that an envelope's row has; none of a record of somebody else's."""
+    """Return the comments of an envelope's row; none for a record that another program made."""
     if envelope["name"] != "Envelope":
         return Comments()
     row = envelope["fields"][0]["type"][1]

@@ -2,9 +2,9 @@
 
 They stand in schemas beside Avro's types and change no byte.
 
-A type gets a name if Debezium has one for the same bytes: PostgreSQL's text of an interval is not
-Debezium's `Interval`, so it has none. `date` and `decimal` need none, because converters know
-Avro's logical types. Pure; standard library only.
+A type gets a name if Debezium has a name for the same bytes: PostgreSQL's text of an interval is
+not Debezium's `Interval`, so intervals have no name. `date` and `decimal` need none, because
+converters know Avro's logical types. Pure; standard library only.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class MalformedRecord(ValueError):
 
 
 class UnfitSchema(ValueError):
-    """A schema of somebody else that JSON cannot be encoded with."""
+    """A schema that another program registered, and that JSON cannot be encoded with."""
 
 
 class Misfit(ValueError):

@@ -40,8 +40,8 @@ WAYS = cython.declare(cython.Py_ssize_t, 4)
 class KeyedHash:
     """The hash of one plan, which one thread uses.
 
-    A value is looked for where its bytes say, and in the places behind. It is compared where it
-    lies: to make an object of each and to ask a dictionary took twice as long.
+    A value is looked up at the place that its bytes give, and at the places behind. Its bytes are
+    compared where they are: an object for each value and a dictionary took twice as long.
     """
 
     def __init__(self, key: bytes) -> None:

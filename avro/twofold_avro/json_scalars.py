@@ -24,7 +24,9 @@ _FINEST_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
 
 
 def logical(schema: Mapping[str, Any]) -> Fit | None:
-    """Return what takes the values of a logical type; None: those of the type itself."""
+    """Return the function that takes the values of a logical type; None if they are those of the
+    plain type.
+    """
     match schema["type"], schema.get("logicalType"):
         case "bytes" | "fixed", "decimal":
             return _decimal(int(schema["precision"]), int(schema.get("scale", 0)))
@@ -38,7 +40,7 @@ def logical(schema: Mapping[str, Any]) -> Fit | None:
 
 
 def misfit(path: str, value: Any, what: str) -> Misfit:
-    """Return the error about a value, which it does not show: an error is a line of the log."""
+    """Return the error about a value, without the value itself: an error is a line of the log."""
     return Misfit(path, f"{what}, but {_KINDS.get(type(value), 'null')}")
 
 
@@ -105,7 +107,7 @@ def enum_of(symbols: frozenset[str]) -> Fit:
 
 
 def _decimal(precision: int, scale: int) -> Fit:
-    """Of a number, or of a string as money is often written."""
+    """Return the decimal of a number, or of a string, as which money is often written."""
 
     def fit(value: Any, path: str) -> Any:
         try:
@@ -128,7 +130,7 @@ def _decimal(precision: int, scale: int) -> Fit:
 
 
 def _moment(finest_us: int) -> Fit:
-    """Of a number as in the bytes, or of ISO 8601 with an offset."""
+    """Return the moment of a number as in the bytes, or of ISO 8601 with an offset."""
     number = _integer("long")
 
     def fit(value: Any, path: str) -> Any:

@@ -3,9 +3,9 @@
     JsonEncoder(id, schema).encode(b'{"order": 17}')     a framed message
 
 Plain JSON, not Avro's JSON encoding: a value of a union stands there without its branch's name, and
-becomes the first branch that it fits. Strict, because nothing of a payload may get lost: what does
-not fit exactly is a `Misfit`, also a field that the schema lacks, and a digit that it has no room
-for. A field that is missing takes the schema's default.
+becomes the first branch that it fits. Strict, because nothing of a payload may get lost: a value
+that does not fit exactly is a `Misfit`, and so is a field that the schema lacks, or a digit beyond
+its precision. A field that is missing takes the schema's default.
 
 Needs fastavro: the extra `records`. Pure.
 """

@@ -104,7 +104,7 @@ def array_elements(text: bytes, delimiter: bytes) -> list[bytes | None] | None:
 
 
 def _quoted_elements(text: bytes, delimiter: int) -> list[bytes | None] | None:
-    """Return elements some of which are in quotes, with backslashes inside."""
+    """Return the elements of a text in which some are in quotes, with backslashes inside."""
     elements: list[bytes | None] = []
     item = bytearray()
     in_quotes = was_quoted = False

@@ -127,7 +127,7 @@ def copy_item(column: ColumnShape) -> str:
     """Return the column as a binary COPY must select it for the transcoder.
 
     Text comes from the type's output function, as in the stream, and not from a cast: a cast of
-    inet, for example, writes something else. What a data policy hides is not read at all.
+    inet, for example, writes something else. A value that a data policy hides is not read at all.
     """
     quoted = '"' + column.name.replace('"', '""') + '"'
     match column.policy:
@@ -147,7 +147,9 @@ def _text_item(quoted: str) -> str:
 
 
 def _with_modifier(shape: TypeShape, typmod: int) -> TypeShape:
-    """Give a domain's or an array's modifier to its element, if that has none of its own."""
+    """Give a domain's or an array's modifier to its element, unless the element has a modifier of
+    its own.
+    """
     return replace(shape, typmod=typmod) if shape.typmod < 0 <= typmod else shape
 
 

@@ -1,4 +1,4 @@
-"""What a crash of this process leaves behind: where its threads were, and no core.
+"""Decides what a crash of this process leaves behind: the stacks of its threads, and no core.
 
 A core is a copy of the memory: secrets, and rows that a data policy hides.
 """

@@ -3,10 +3,10 @@ global transaction is whole or absent. Pure.
 
 A *frontier* is one source's record of how far it has seen. Its connector first looked how far the
 commit records of all members are visible (`seen`), then asked its source for the end of the WAL,
-and wrote the frontier when its stream had passed that. Whoever sees a branch committed knows that
-all branches were prepared before. So the frontier speaks of every global transaction within `seen`:
-this source's branches of it are in doubt in the frontier, or are decided within its `sequence`, or
-do not exist. docs/inside/group.md has the protocol.
+and wrote the frontier when its stream had passed that end. A branch is committed only after all
+branches were prepared. So the frontier speaks of every global transaction within `seen`: this
+source's branches of it are in doubt in the frontier, or are decided within its `sequence`, or do
+not exist. docs/inside/group.md has the protocol.
 
 A load shows what branches committed before its snapshot, and its commit record names none of them.
 `twofold_common.global_loads` says how far each member must be shown with it.
@@ -78,10 +78,9 @@ def greatest_cut(
 ) -> dict[str, int]:
     """Return the last commit record of every member, by prefix, that the next global cut may show.
 
-    It never moves back. It stays where it is until every member has a frontier, and its commit
-    records are read as far as the frontier knows. `loads`: those behind the cut.
-
-    With limits, by prefix, it is the greatest one that goes no further. No limit is behind `cut`.
+    The cut never moves back. It stays until every member has a frontier, and its commit records are
+    read as far as the frontier knows. `loads`: the loads that end behind the cut. With limits, by
+    prefix, the result is the greatest cut within them. No limit is behind `cut`.
     """
     if any(each.frontier is None or each.frontier.sequence > each.known for each in members.values()):
         return {prefix: each.cut for prefix, each in members.items()}
@@ -109,7 +108,7 @@ def greatest_step(
 
 
 class Lowering:
-    """Begins with all that is known, and lowers whatever shows too much."""
+    """Begins with all known commit records, and lowers each member that shows too much."""
 
     def __init__(self, members: Mapping[str, Member], loads: Collection[Load] = ()) -> None:
         self._members = members
@@ -136,7 +135,7 @@ class Lowering:
         return self._hide()
 
     def without(self, global_id: str) -> dict[str, int]:
-        """Return what may be shown if this global transaction alone may not."""
+        """Return the cut that may be shown without this global transaction."""
         self._hidden.append(global_id)
         return self._hide()
 
@@ -154,7 +153,7 @@ class Lowering:
         return load.least is None or any(self._shown[prefix] < least for prefix, least in load.least.items())
 
     def _lower_to_what_all_speak_of(self, prefix: str) -> None:
-        """Show no branch that some member's frontier does not know of."""
+        """Hide each branch that some member's frontier does not know of."""
         spoken_of = min(
             each.frontier.speaks_of(other, prefix) for other, each in self._members.items() if each.frontier
         )
@@ -164,7 +163,9 @@ class Lowering:
                 break
 
     def _lower(self, prefix: str, sequence: int) -> None:
-        """Show the member no further, and hide what it no longer shows, and what needs it."""
+        """Show the member no further; hide the branches that it no longer shows, and their
+        siblings.
+        """
         shown = self._shown[prefix]
         if sequence < shown:
             self._shown[prefix] = sequence

@@ -4,8 +4,8 @@ A load's rows show what branches of global transactions committed before its sna
 commit record names none of them. Each of these was prepared, with all its siblings, before the
 commit record was visible. So the first frontier of each member that knows the commit record has
 every sibling there: in doubt, or decided within its number. The load may be shown together with the
-outcomes of all that was in doubt there. Some of them do not belong to the load: then it waits
-longer than it must.
+outcomes of all that was in doubt there. Some of these transactions do not belong to the load, which
+then waits longer than it must.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def ends_a_load(kind: str, topics: Iterable[str], backfilling: Collection[str]) 
 
 
 class Decisions:
-    """Follows one member's frontiers until every branch of it is decided that belongs to what some
-    commit records show.
+    """Follows one member's frontiers until each of its branches is decided that belongs to given
+    commit records.
     """
 
     def __init__(self, prefix: str, shown: Mapping[str, int]) -> None:
@@ -41,7 +41,7 @@ class Decisions:
         """The member's commit record by which all are decided; None before that is known."""
 
     def follow(self, frontier: Frontier | None) -> None:
-        """Take the member's last frontier. It never is an older one than before."""
+        """Take the member's last frontier. Frontiers come in their order."""
         if frontier is None or self.least is not None:
             return
         if self.in_doubt is None:

@@ -2,8 +2,8 @@
 stand, and how many commits wait for it. Pure.
 
 A global transaction holds others back if one member shows an outcome, and another has a branch in
-doubt or has not seen that outcome. The members that committed it are shown up to before it; so are
-those that this hides a branch of.
+doubt or has not seen that outcome. The members that committed it are shown only up to before its
+commit. This may hide branches of other global transactions, and so hold back further members.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def without_frontier(members: Mapping[str, Member]) -> list[str]:
 
 
 def _undecided(prefix: str, member: Member, global_id: str, committed: Iterable[BranchPlace]) -> BranchPlace | None:
-    """Return where a member stands that holds the global transaction back; None if it does not."""
+    """Return where the member stands, if it holds the global transaction back; else None."""
     frontier = member.frontier
     if frontier is None:
         return BranchPlace(prefix, "not seen", 0)
@@ -96,6 +96,6 @@ class WaitClock:
         self._since: dict[str, float] = {}
 
     def measure(self, waits: Iterable[Wait], now: float) -> dict[str, float]:
-        """Return the seconds by global id; a new one has waited for none."""
+        """Return the seconds by global id; 0 for a new global transaction."""
         self._since = {each.global_id: self._since.get(each.global_id, now) for each in waits}
         return {global_id: now - since for global_id, since in self._since.items()}

@@ -2,9 +2,9 @@
 
 The last global cut was chosen without them. It may show a branch of a global transaction whose
 other branch a new member has in doubt, or has committed and does not show yet. From the start on
-every cut is chosen with the new members, so that no more of these come. The older ones are finitely
-many: a new member's frontier that speaks of all that the others show has them in doubt or decided
-within its number. The new members are admitted with the first cut that shows them so far.
+every cut is chosen with the new members, so no further such branch comes. A new member's frontier
+that speaks of all that the others show has the earlier branches in doubt, or decided within its
+number. The new members are admitted with the first cut that shows them so far.
 
 The same holds for the branches of a new member whose first commit records Kafka no longer has: the
 others must speak of those.

@@ -1,7 +1,6 @@
-"""The way in which Twofold's own clients open a URL: they follow no redirect to another server.
-
-The standard library follows each redirect with all headers, so whoever answers for a registry, or
-sits between, could send a caller's credentials to any host, in clear.
+"""Opens a URL without following a redirect to another server. The standard library follows each
+redirect with all headers: a server in a registry's place, or between, could send a caller's
+credentials to any host, in clear.
 """
 
 from __future__ import annotations

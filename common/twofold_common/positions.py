@@ -1,6 +1,6 @@
 """Positions in PostgreSQL's write-ahead log, and the identity of a prepared transaction.
 
-Pure values that every room shares. A position is an `int`, so that it compares and counts at no
+Pure values that all packages share. A position is an `int`, so that it compares and counts at no
 cost. Only people see PostgreSQL's form `16/B374D848`.
 """
 

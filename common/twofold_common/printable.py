@@ -2,8 +2,9 @@
 
 Names of tables and gids are whatever somebody with a right to make them wrote, and messages of
 servers repeat them. Line breaks forge lines of a log; escape sequences rule a terminal; marks of
-direction turn text around. So whatever is printed passes here, at the edge, and nothing before it
-needs to think of it. What a person is meant to copy is written so that nothing of it changes here.
+direction turn text around. So all printed text passes here, at the edge, and no code before the
+edge needs to think of it. Text that a person is meant to copy is written so that nothing of it
+changes here.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _INDENT = "  "
 def printable(text: str, *, lines: bool = False) -> str:
     """Return the text with its invisible characters as escapes, `\\x1b` for instance.
 
-    `lines`: it has line breaks of our own. They stay, and what follows one is indented, so that it
-    is no line by itself.
+    `lines`: it has line breaks of our own. They stay, and the text behind a line break is indented,
+    so that it is no line by itself.
     """
     if lines:
         first, *others = text.split("\n")
@@ -60,7 +61,7 @@ def toml_string(text: str) -> str:
 
 
 def shell_argument(text: str) -> str:
-    """Return an argument of bash for a text that is not printable: printable, and exactly it."""
+    """Return an argument of bash that is printable, and exactly the text."""
     return "$'" + "".join(map(_shell_character, text)) + "'"
 
 

@@ -33,7 +33,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 
 
 class RegistryAway(Exception):
-    """Nothing answered, or what answered is not a registry."""
+    """No server answered, or the answering server is not a registry."""
 
 
 class RegistryRefusal(Exception):
@@ -48,7 +48,7 @@ class RegistryRefusal(Exception):
 
     @property
     def is_absent(self) -> bool:
-        """Whether the registry says that it does not have what was asked for."""
+        """Whether the registry does not have the requested schema or subject."""
         return self.status == 404 and self.code in ABSENT
 
 

@@ -63,7 +63,7 @@ class SecretCommand:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End what is left of it, with its children."""
+    """End the command's process and its children, as far as they still run."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

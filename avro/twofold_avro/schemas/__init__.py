@@ -85,7 +85,9 @@ def _text(name: str) -> str:
 
 
 def fixed(name: FixedName) -> dict[str, Any]:
-    """Return one of the fixed schemas; those that it names stand in it at their first mention."""
+    """Return a fixed schema. Other fixed schemas that it names are written out at their first
+    mention.
+    """
     schema: dict[str, Any] = json.loads(_text(name))
     _resolve(schema, schema["namespace"], set())
     return schema
@@ -142,8 +144,7 @@ def column_names(envelope: Avro) -> frozenset[str]:
 
 
 def _columns(record: Avro) -> list[dict[str, Any]]:
-    """Return the row's columns: of an envelope those of `before`, which defines the row; a key is
-    itself the row.
+    """Return the row's columns. In an envelope `before` defines the row; a key is itself the row.
     """
     fields: list[dict[str, Any]] = record["fields"]
     if record["name"] == "Envelope":
@@ -227,7 +228,7 @@ def _column(column: ColumnShape) -> Avro:
 
 
 def _key_type(column: ColumnShape) -> Avro:
-    """Return a key column's type; it has a name only if it is the natural type, not text in its
+    """Return a key column's type. A type has a name only if it is the natural type, not text in its
     place.
     """
     encoding = key_encoding_of(column.type)

@@ -40,7 +40,7 @@ class PlainRead:
 
     Their rows go to the main producer.
 
-    `unfinished`: with them go rows of the next transaction, whose commit has not been read.
+    `unfinished`: rows of the next transaction, whose commit has not been read, go with them.
     """
 
     transactions: int
@@ -129,8 +129,8 @@ class OpenDue:
 
 @dataclass(frozen=True, slots=True)
 class ParkDue:
-    """A transaction must not stay or become open: `prepared.hold` is over, or a table goes into
-    backfill.
+    """A prepared transaction must not stay or become open: `prepared.hold` is over, or a table goes
+    into backfill.
     """
 
     identity: PreparedIdentity
@@ -154,8 +154,8 @@ class IdleDue:
 class FrontierAsked(NamedTuple):
     """What a frontier of a source group needs was asked, in the order of the fields.
 
-    It is written when the stream has passed `end_lsn`. No other comes before that: a busy stream
-    would never pass the end of the latest.
+    The frontier is written when the stream has passed `end_lsn`. Nothing is asked again before
+    that: a busy stream would never pass the latest end.
     """
 
     seen: tuple[tuple[str, int], ...]

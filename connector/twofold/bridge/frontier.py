@@ -37,9 +37,9 @@ def is_needed(
     ends a load; a while after the last frontier, the last visible one. `asked`: how far each member
     was visible when the last frontier was asked for; None before the first.
 
-    Also where a transaction that the last frontier names is prepared no more, by what PostgreSQL
-    lists. A branch that only read ends without a trace in the stream, and a rollback without a
-    commit record: whoever reads the frontier would wait for it until another one is needed.
+    A frontier is also needed when PostgreSQL no longer lists a transaction that the last frontier
+    names. A branch that only read ends without a trace in the stream, and a rollback has no commit
+    record: without a new frontier its readers would wait for the ended branch.
     """
     return (
         asked is None
@@ -62,27 +62,27 @@ def note_outcome(state: State, identity: PreparedIdentity) -> State:
 
 
 def is_due(state: State) -> bool:
-    """Whether the stream has passed what was asked, and no event about what was read is missing.
+    """Whether the stream has passed the asked end of the WAL, and every transaction that was read
+    is announced.
 
-    A prepared transaction that was read and is not announced may be a second branch here of a
-    global transaction whose first one is committed within this frontier's number. The edge's list
-    may be older than it.
-
-    The stream has caught up: the end that this run asked for is behind all that earlier runs
-    applied.
+    An unannounced prepared transaction may be the second branch here of a global transaction whose
+    first branch is committed within this frontier's number, and PostgreSQL's list may be older than
+    the transaction. Then the stream has also caught up: the end that this run asked for lies behind
+    everything that earlier runs applied.
     """
     return has_passed(state) and state.unannounced >= state.read_lsn
 
 
 def has_passed(state: State) -> bool:
-    """Whether the stream has passed what was asked: what is held back should be announced."""
+    """Whether the stream has passed the asked end of the WAL: the collector should announce its
+    prepared transactions.
+    """
     return state.asked is not None and state.read_lsn >= state.asked.end_lsn
 
 
 def begin(state: State) -> State:
-    """Close the group if a frontier is due.
-
-    Without a group, one without rows is begun and closed: the frontier goes with it.
+    """Close the group if a frontier is due, because the group's commit carries it. Without a group,
+    begin and close a group without rows.
     """
     if not is_due(state):
         return state
@@ -92,8 +92,8 @@ def begin(state: State) -> State:
 def write(state: State, out: list[Action]) -> State:
     """Give out a frontier that is due, for the group that closes now.
 
-    Only where nothing is resolved that the group does not hold: the commit of an open transaction
-    closes the group when its own number is still to come.
+    Only if the group has every outcome so far: the commit of an open transaction closes the group
+    before that transaction has its own number.
     """
     if not is_due(state) or state.asked is None or state.group is None:
         return state
@@ -106,9 +106,9 @@ def write(state: State, out: list[Action]) -> State:
 def in_doubt(state: State) -> frozenset[PreparedIdentity]:
     """Return the transactions without an outcome that have rows here.
 
-    Beside those of the stream, they are those that PostgreSQL lists and the stream has not brought:
-    prepared before the slot's two_phase_at, they come whole at their COMMIT PREPARED. One whose
-    outcome no event announced counts too, until the next frontier.
+    They include transactions that PostgreSQL lists and the stream has not brought: a transaction
+    that was prepared before the slot's two_phase_at comes whole at its COMMIT PREPARED. A
+    transaction whose outcome no event announced counts too, until the next frontier.
     """
     brought = {each.identity for each in state.prepared}
     listed = state.asked.listed if state.asked else frozenset()

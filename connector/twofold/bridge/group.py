@@ -87,9 +87,8 @@ def ask_to_close(state: State) -> State:
 
 
 def advance_progress(state: State) -> State:
-    """Begin a group without rows that moves progress to the stream's position.
-
-    Only if the server can then forget WAL, or the ledger lacks an entry.
+    """Begin a group without rows that moves progress to the stream's position, if the server can
+    then forget WAL, or the ledger lacks an entry.
     """
     oldest = state.prepared.oldest
     reachable = min(state.read_lsn, state.unannounced, oldest.prepare_lsn if oldest else NO_FLOOR)

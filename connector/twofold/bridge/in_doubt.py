@@ -1,7 +1,7 @@
 """`TransactionsInDoubt`: the prepared transactions without an outcome, oldest prepare first.
 
-Immutable, like the state that it belongs to. No question and no change costs more than a little for
-having thousands of them.
+Immutable, like the state that it belongs to. With thousands of transactions, questions and changes
+stay cheap.
 """
 
 from __future__ import annotations
@@ -37,14 +37,12 @@ class Prepared(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a Kafka transaction of its own, or will have when the worker gets
-        there.
-        """
+        """Whether the transaction has its own Kafka transaction, or an action that begins one."""
         return self.phase in {Phase.OPENING, Phase.OPEN}
 
 
 class TransactionsInDoubt:
-    """All of them: in the order of their prepares, and by identity."""
+    """All prepared transactions without an outcome, by the order of prepares and by identity."""
 
     __slots__ = ("_by_prepare", "_prepares")
 
@@ -65,11 +63,11 @@ class TransactionsInDoubt:
         return None if lsn is None else self._by_prepare.get(lsn)
 
     def has_prepare(self, prepare_lsn: Lsn) -> bool:
-        """Whether one of them was prepared there."""
+        """Whether a transaction in doubt was prepared at this position."""
         return prepare_lsn in self._by_prepare
 
     def since(self, prepare_lsn: Lsn) -> Iterator[Prepared]:
-        """Yield those that were prepared there or later."""
+        """Yield the transactions that were prepared at this position or later."""
         return self._by_prepare.since(prepare_lsn)
 
     def joined_by(self, staged: Prepared) -> TransactionsInDoubt:
@@ -78,7 +76,7 @@ class TransactionsInDoubt:
         )
 
     def changed(self, entry: Prepared) -> TransactionsInDoubt:
-        """Return them with this one in place of its former state."""
+        """Return the collection with this transaction in place of its former state."""
         return TransactionsInDoubt(self._by_prepare.put(entry.prepare_lsn, entry), self._prepares)
 
     def without(self, ended: Prepared) -> TransactionsInDoubt:

@@ -40,7 +40,7 @@ def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
 
 
 def due(state: State, identity: PreparedIdentity) -> State:
-    """Ask that it be opened as soon as possible."""
+    """Note that the transaction is to be opened as soon as possible."""
     entry = state.find(identity)
     if entry is None or entry.phase is not Phase.STAGED or not entry.rows:
         return state
@@ -48,22 +48,22 @@ def due(state: State, identity: PreparedIdentity) -> State:
 
 
 def may_open(state: State) -> bool:
-    """Whether a transaction may open: it cannot be resolved already, and no earlier rows are half
-    there.
+    """Whether a transaction may open: its outcome is not in Kafka yet, and no earlier transaction
+    is half published.
     """
     return state.caught_up and not state.unfinished
 
 
 def is_turn(state: State) -> bool:
-    """Whether no group closes for an open alone: none is gathered, or it may close by itself.
-
-    Otherwise a commit is in progress. Each group that closes behind it would be one more.
+    """Whether an open needs no group to close early: there is no group, or the group may close.
+    Otherwise a commit is in progress, and each group that closes behind it for an open would be one
+    more commit.
     """
     return state.group is None or may_close(state)
 
 
 def open_due(state: State, out: list[Action]) -> State:
-    """Open what is due, all behind one group; park it if the pool is full.
+    """Open the transactions that are due, all behind one group; park them if the pool is full.
 
     The outcome that would free a slot comes later in the same stream, so waiting could last for
     ever. Under synchronous prepare it waits.
@@ -76,8 +76,8 @@ def open_due(state: State, out: list[Action]) -> State:
 
 
 def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> State:
-    """Open it after the main producer's rows: rows of two producers never interleave in a
-    partition.
+    """Open the transaction after the main producer's rows: rows of two producers never interleave
+    in a partition.
     """
     entry = state.find(identity)
     assert entry is not None
@@ -121,9 +121,8 @@ def _parked(state: State, entry: Prepared) -> State:
 
 
 def aborted(state: State, identity: PreparedIdentity) -> State:
-    """Note that its Kafka transaction has ended.
-
-    If nobody asked for that, Kafka has timed it out: it is parked like one that was held too long.
+    """Note that the transaction's Kafka transaction has ended. If nobody asked for that, Kafka has
+    timed it out: the transaction is parked, as after `prepared.hold`.
     """
     entry = state.find(identity)
     if entry and entry.is_open:
@@ -132,13 +131,13 @@ def aborted(state: State, identity: PreparedIdentity) -> State:
 
 
 def committed(state: State, identity: PreparedIdentity, applied_lsn: Lsn, out: list[Action]) -> State:
-    """Note that its own Kafka transaction is committed, and drop the rows."""
+    """Note that the transaction's own Kafka transaction is committed, and drop the rows."""
     out.append(Forget(identity))
     return release(commit_answered(state, applied_lsn, identity), identity)
 
 
 def release(state: State, identity: PreparedIdentity) -> State:
-    """Free its slot."""
+    """Free the transaction's slot number."""
     freed = tuple(slot for holder, slot in state.held if holder == identity)
     return state._replace(free=state.free + freed, held=tuple(each for each in state.held if each[0] != identity))
 
@@ -146,8 +145,8 @@ def release(state: State, identity: PreparedIdentity) -> State:
 def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
     """Decide at COMMIT PREPARED.
 
-    An open one commits its own Kafka transaction, after the group. A staged or parked one joins the
-    group.
+    An open transaction commits its own Kafka transaction, after the group. A staged or parked
+    transaction joins the group.
     """
     entry = state.find(event.identity)
     if state.skips(event.commit_lsn):
@@ -179,8 +178,8 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
 def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
     """Decide at a COMMIT PREPARED without its prepare.
 
-    It is empty, which some servers announce so, or the server will never send its rows again: then
-    a reload must bring them.
+    Either the transaction is empty, which some servers announce so, or the server will never send
+    its rows again, and a reload must bring them.
     """
     if event.identity in state.reloaded:
         return join(_resolved(state, event.identity, LedgerState.COMMITTED, out), event.end_lsn)
@@ -193,7 +192,8 @@ def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) 
 def rollback(state: State, event: RollbackPreparedRead, out: list[Action]) -> State:
     """Decide at ROLLBACK PREPARED: nothing was ever visible.
 
-    It is an outcome all the same: its prepare holds flush back until Kafka has the progress.
+    The rollback is an outcome all the same: flush stays before the prepare until Kafka has the
+    progress.
     """
     entry = state.find(event.identity)
     if state.has(event.end_lsn):

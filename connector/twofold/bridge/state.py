@@ -39,7 +39,7 @@ class Flight(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Facts of the configuration and the server that hold for a whole run."""
+    """Facts of the configuration and the server that stay the same for a whole run."""
 
     synchronous: bool = False
     open_at_once: bool = False  # prepared.open_within is 0
@@ -82,23 +82,23 @@ class State(NamedTuple):
         """Whether the outcome whose record starts there is already in Kafka.
 
         Neighbouring records share a boundary: one that starts at the end of the last applied record
-        is new. Within a run nothing comes twice, so the position at which this run resumed decides.
+        is new. Within a run PostgreSQL sends nothing twice, so the position at which this run
+        resumed decides.
         """
         return start_lsn < self.resume_lsn
 
     def has(self, end_lsn: Lsn) -> bool:
         """Whether the outcome whose record ends there is already in Kafka.
 
-        For records of which only the end is known: a message outside transactions, a ROLLBACK
-        PREPARED.
+        PostgreSQL sends only the end of these records: of a message outside transactions, and of a
+        ROLLBACK PREPARED.
         """
         return end_lsn <= self.resume_lsn
 
     @property
     def caught_up(self) -> bool:
-        """Whether the stream has passed everything that was applied before.
-
-        A prepared transaction that is still here then has no outcome in Kafka.
+        """Whether the stream has passed everything that earlier runs applied. A transaction that is
+        still in doubt then has no outcome in Kafka.
         """
         return self.read_lsn >= self.resume_lsn
 
@@ -110,7 +110,7 @@ class State(NamedTuple):
         return self.full and bool(self.in_flight)
 
     def find(self, identity: PreparedIdentity) -> Prepared | None:
-        """Return the prepared transaction of that name, if it is here and has no outcome."""
+        """Return the prepared transaction of this identity, if it is in doubt; else None."""
         return self.prepared.find(identity)
 
     def moved(self, changed: Prepared, phase: Phase, *, acknowledged: bool) -> State:
@@ -118,9 +118,8 @@ class State(NamedTuple):
         return self._replace(prepared=self.prepared.changed(changed._replace(phase=phase, acknowledged=acknowledged)))
 
     def without(self, ended: Prepared) -> State:
-        """Return the state without that transaction.
-
-        Its slot stays held until the worker has answered.
+        """Return the state without that transaction. Its slot number stays in use until the worker
+        has answered.
         """
         return self._replace(
             prepared=self.prepared.without(ended),

@@ -2,8 +2,8 @@
 
 Pure. A column is known by its number, which PostgreSQL never gives twice, and a Relation message
 has names and no numbers. It has its columns in the order of their numbers, and it may be older or
-newer than the catalog. So a column of it is taken for a hidden one as soon as it may be that one:
-too much is hidden at worst, and only as long as catalog and stream differ.
+newer than the catalog. So a column of the message counts as hidden as soon as it may be a hidden
+column: at worst too much is hidden, and only as long as catalog and stream differ.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Located:
     """All other columns of the message are known to be none of the hidden ones."""
 
     def with_more(self, told: Located) -> Located:
-        """Return what is hidden by either of two descriptions."""
+        """Return the columns that either of two descriptions hides."""
         certain = {**self.certain, **told.certain}
         return replace(self, certain=certain, possible={at: r for at, r in self.possible.items() if at not in certain})
 
@@ -163,7 +163,7 @@ def numbers_of(columns: Iterable[CatalogColumn], said: Iterable[SaidColumn]) -> 
 def _between(now: CatalogTable, number: int, count: int) -> range:
     """Return the places that the column may have among `count` columns.
 
-    All columns before it that there are now precede it, and perhaps some that are gone.
+    All present columns with lower numbers precede the column, and perhaps dropped columns too.
     """
     least = sum(each.number < number for each in now.columns)
     return range(min(least, count), min(least + sum(gone < number for gone in now.dropped) + 1, count))

@@ -1,8 +1,8 @@
 """Decides what a table's new description means for its topic.
 
-One pure function, `compare`. It knows both descriptions and nothing of what happened in between, so
-it takes every trace that somebody was away and came back for the fact. A false reload costs time; a
-missed one leaves rows that PostgreSQL does not have.
+One pure function, `compare`. It knows both descriptions and nothing of the time in between, so
+every trace of a change that was undone counts as the change. A false reload costs time; a missed
+one leaves rows that PostgreSQL does not have.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twofold.descriptions.description import Description, Publication
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """Nothing that readers or the topic would notice."""
+    """No change that readers or the topic would notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class NeedsReload:
 
 @dataclass(frozen=True, slots=True)
 class LookCloser:
-    """The topic may lack something. A person knows, or a reload brings it."""
+    """The topic may lack rows. A person knows whether it does, or a reload brings them."""
 
     reason: str
 
@@ -64,9 +64,8 @@ def compare(before: Description, now: Description) -> Verdict:
 
 
 def find_lacking(before: Description, now: Description, *, untold: bool = False) -> Lacking | None:
-    """Return what a topic lacks whose table was the former and is the latter now.
-
-    `untold`: messages tell of each command, and none told of this change.
+    """Return what the topic of a table lacks after a change from one description to another.
+    `untold`: messages tell of each command, and no message told of this change.
     """
     if now.publication is None:
         return None
@@ -81,7 +80,7 @@ def find_lacking(before: Description, now: Description, *, untold: bool = False)
 
 
 def graver(one: Lacking | None, other: Lacking | None) -> Lacking | None:
-    """Return the graver of two."""
+    """Return the graver of two consequences."""
     return one if other is None or isinstance(one, NeedsReload) else other
 
 
@@ -128,7 +127,7 @@ def _changed_publication(before: Publication, now: Publication, *, same_server: 
 
 
 def _came_back(before: Description, now: Description) -> Iterator[str]:
-    """Yield what the same server's catalog shows of changes that were undone, or that left no
+    """Yield the traces in the same server's catalog of changes that were undone, or that left no
     column different.
     """
     if before.type_row != now.type_row and before.owner == now.owner:
@@ -146,7 +145,7 @@ def _came_back(before: Description, now: Description) -> Iterator[str]:
 
 
 def _unexplained(before: Description, now: Description) -> Iterator[str]:
-    """Yield what only a person can judge."""
+    """Yield the changes that only a person can judge."""
     if before.type_row != now.type_row:
         yield "it has another owner; if it had another name for a time too, changes meanwhile are missing"
     if gone := {oid for oid, _ in before.partitions} - {oid for oid, _ in now.partitions}:

@@ -32,7 +32,7 @@ class ToldTable:
         return self.described.oid
 
     def behind(self, earlier: Mapping[int, ToldTable]) -> ToldTable:
-        """Return it with what its transaction, or its group, has told of the table before."""
+        """Return the table with what its transaction, or its group, has told of it before."""
         if (before := earlier.get(self.oid)) is None:
             return self
         lacking = graver(find_lacking(before.described, self.described), self.lacking)
@@ -42,8 +42,8 @@ class ToldTable:
 def told_table(content: bytes, publication: str) -> ToldTable | None:
     """Return what a message tells; None if it tells of no table.
 
-    Anybody who may connect to the database can write such a message, also with other content. One
-    without content keeps those before it apart from the rows behind.
+    Anybody who may connect to the database can write such a message, also with other content. A
+    message without content separates the messages before it from the rows behind it.
     """
     try:
         table = json.loads(content)["table"]

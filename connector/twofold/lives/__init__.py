@@ -1,4 +1,4 @@
-"""The room that decides about tables' lives: loads, reloads, commands, and what they publish.
+"""Decides about tables' lives: loads, reloads, commands, and what they publish.
 
 Pure: it imports the standard library only, its states are frozen and hashable, and it has no clock.
 A life has two halves, each with one owner. `load_life` belongs to the thread that reads: what is

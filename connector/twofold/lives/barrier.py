@@ -1,9 +1,9 @@
 """The barrier before a session's first chunk of a table: which transactions it still waits for.
 
-Pure. A snapshot must see what was published before it and is remembered by nobody: by an earlier
-session, or before the topic was emptied. And it must see what the stream does not bring: changes
-made before the table joined the publication. Whoever made such a change holds a lock on the table
-until a snapshot sees it.
+Pure. A snapshot must see two kinds of changes. Nobody remembers the keys of changes that an earlier
+session published, or that came before the topic was emptied. And the stream does not bring changes
+from before the table joined the publication. The transaction of such a change holds a lock on the
+table until a snapshot sees the change.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class TableUnpublished:
 
 @dataclass(frozen=True, slots=True)
 class RowsPassedOver:
-    """The table is gone. Its load finds that too, if there is one."""
+    """The table is gone. A load of it finds that too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class CarryOutStart:
 
 @dataclass(frozen=True, slots=True)
 class ReportHeldRows:
-    """The load was not cancelled: rows that an earlier session held would be missing."""
+    """The load was not cancelled: rows that waited in an earlier session would be missing."""
 
 
 LoadAction = WatchTopic | CarryOut | BeginReading | StopReading | CarryOutStart | ReportHeldRows
@@ -233,7 +233,7 @@ def _send(life: LoadLife) -> Step:
 
 
 def _continue(life: LoadLife, done: CarriedOut) -> Step:
-    """Continue as the command says, unless a later one was given meanwhile."""
+    """Continue as the command says, unless a later command was given meanwhile."""
     command = life.command
     if command is None or not life.sent or command.number != done.number:
         return life, ()

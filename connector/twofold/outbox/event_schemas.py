@@ -1,8 +1,6 @@
-"""Encodes the payloads of outbox events as the registry's schemas say.
-
-The schema of a topic is the newest of its value's subject. It is asked for at the topic's first
-event of a run, and again only for a payload that does not fit: then somebody may have registered
-the next version. So no event costs a call.
+"""Encodes the payloads of outbox events by the registry's schemas. The schema of a topic is the
+newest of its value's subject. The registry is asked at the topic's first event of a run, and again
+only for a payload that does not fit: somebody may have registered the next version.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Puts outbox events into the batch of their transaction, and makes their topics.
 
-Which event a row is, `outbox` decides, and `event_schemas` how its payload is encoded. The thread
+`outbox` decides which event a row is, and `event_schemas` how its payload is encoded. The thread
 that reads uses this; the worker's appends events whose topics are known.
 """
 
@@ -57,7 +57,7 @@ class EventTopics:
         return OutboxTable(self._rules[shape.schema, shape.table], shape, self._prefix)
 
     def row_event(self, table: OutboxTable, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
-        """Return the event of a row, whose topic then exists; None of an update or a delete."""
+        """Return the event of a row, whose topic then exists; None for an update or a delete."""
         event = table.event(payload, in_stream=in_stream)
         if event is not None:
             self._ensure(event.topic)
@@ -68,7 +68,9 @@ class EventTopics:
         return None
 
     def message_event(self, message: LogicalMessage) -> OutboxEvent | None:
-        """Return the event of a logical message, whose topic then exists; None: it is none."""
+        """Return the event of a logical message, whose topic then exists; None if the message is no
+        event.
+        """
         if (event := self._messages.event(message)) is not None:
             self._ensure(event.topic)
         return event

@@ -1,4 +1,4 @@
-"""The outbox: which event an insert of an outbox table is, or a logical message.
+"""Decides which event an insert of an outbox table is, or a logical message.
 
 Pure. An event is no row: it has a topic of its own choice, and bytes as they are in place of an
 envelope. `event_topics` puts events into the batch of their transaction, beside its rows. So they
@@ -72,7 +72,7 @@ class OutboxTable:
             )
 
     def event(self, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
-        """Return the event of a row's message; None of an update or a delete.
+        """Return the event of a row's message; None for an update or a delete.
 
         Refused: an event without a topic.
         """
@@ -124,7 +124,7 @@ class OutboxMessages:
         self._prefix = prefix
 
     def event(self, message: LogicalMessage) -> OutboxEvent | None:
-        """Return the message's event; None: it is a message like others."""
+        """Return the message's event; None if the message is no event."""
         for pattern in self._patterns:
             if (found := pattern.fullmatch(message.prefix)) and found["topic"]:
                 key = found.groupdict().get("key")

@@ -1,4 +1,4 @@
-"""The room that speaks to PostgreSQL.
+"""Everything that speaks to PostgreSQL.
 
 docs/inside/source.md says how the server was seen to behave.
 """

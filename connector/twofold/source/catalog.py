@@ -144,7 +144,7 @@ class Catalog:
         """Return the table's shape as `relation` describes it.
 
         Each call queries the catalog: the caller keeps the answer until the next Relation. `told`:
-        what the table was then, which the catalog of now is not asked for.
+        the table as a DDL message told it, in place of the present catalog.
         """
         self._load_types({column.type_oid for column in relation.columns})
         key = self._key(relation, told)

@@ -159,7 +159,8 @@ SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namesp
 
 
 def install(conninfo: str, connector: str) -> bool:
-    """Make the triggers, or note that this connector uses them too. Return False if all was so.
+    """Make the triggers, or note that this connector uses them too. Return False if nothing had to
+    be changed.
 
     SetupError: the role may not; the error has the statements.
     """
@@ -216,7 +217,7 @@ def flaws(conninfo: str) -> tuple[str, ...]:
 
 
 def flaws_in(connection: PlainConnection) -> tuple[str, ...]:
-    """Return what `flaws` does, by an open connection."""
+    """Return the same as `flaws`, over an open connection."""
     found: dict[str, tuple[str, str, bool]] = {
         event: (name, enabled, is_ours) for event, name, enabled, is_ours in connection.execute(_STATE, (_BODY,))
     }

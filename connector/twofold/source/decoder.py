@@ -141,7 +141,7 @@ def _no_relation(payload: bytes) -> MalformedMessage:
 def _unpack_numbers(payload: bytes, form: Struct, fields: tuple[str, ...]) -> tuple[Any, ...]:
     """Decode a message of numbers alone at once.
 
-    Of a small transaction's three messages, two are such.
+    Two of a small transaction's three messages are of this kind.
     """
     if len(payload) != form.size:
         cursor = Cursor(payload)

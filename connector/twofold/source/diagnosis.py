@@ -143,7 +143,8 @@ def other_two_phase(slot: str, *, wanted: bool) -> UsageError:
 def foreign_slot(conninfo: str, slot: str) -> UsageError | None:
     """Return why the slot cannot be this connector's: it belongs to another database.
 
-    Slots have one namespace in the whole server. None: it is of this database, or does not exist.
+    Slots have one namespace in the whole server. None: the slot is of this database, or does not
+    exist.
     """
     try:
         connection = connect(conninfo)

@@ -1,8 +1,8 @@
 """Finds published tables whose stream would contradict their rows, each with the statements that
 repair it.
 
-PostgreSQL accepts all of them. Rows of two keys would come under one, changes would come without
-the row that they replace, or not at all. Reads only the catalog.
+PostgreSQL accepts such tables. Rows of two keys would come under one key, changes would come
+without the row that they replace, or not at all. Reads only the catalog.
 """
 
 from __future__ import annotations
@@ -188,10 +188,9 @@ class _Finder:
 
 
 def covers(key: frozenset[str], identity: frozenset[str]) -> bool:
-    """Return whether a partition with this identity, not `full`, sends what its root needs.
-
-    That is the root's message key, or without one the whole old row. PostgreSQL refuses UPDATE and
-    DELETE where there is no identity.
+    """Return whether a partition with this identity, not `full`, sends what its root needs: the
+    root's message key, or without a key the whole old row. PostgreSQL refuses UPDATE and DELETE
+    where there is no identity.
     """
     return not identity or (bool(key) and key <= identity)
 
@@ -223,7 +222,7 @@ def find_flaws(connection: PlainConnection, publication: str) -> tuple[TableFlaw
 
 @contextmanager
 def _one_snapshot(connection: PlainConnection) -> Iterator[None]:
-    """Let all answers be of one moment: tables come and go meanwhile."""
+    """Let all queries see one moment, because tables come and go meanwhile."""
     if connection.info.transaction_status != TransactionStatus.IDLE:
         yield  # within the transaction that tries a publication out
         return

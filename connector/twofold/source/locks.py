@@ -174,8 +174,8 @@ SELECT DISTINCT
 def blockers(connection: PlainConnection, pids: Sequence[int]) -> tuple[Blocker, ...]:
     """Return the transactions that block these processes now, according to pg_locks.
 
-    Prepared transactions are included, which pg_blocking_pids calls 0. One that blocks several
-    processes is there once: so its age has one time for all rows.
+    Prepared transactions, which pg_blocking_pids calls 0, are included. A transaction that blocks
+    several processes is listed once.
     """
     cursor = connection.cursor(row_factory=class_row(Blocker))
     return tuple(cursor.execute(_BLOCKERS, (list(pids),)).fetchall())

@@ -33,7 +33,9 @@ SELECT NULL, pid, datname::text, usename::text, clock_timestamp() - xact_start, 
 
 
 class PrimarySnapshots:
-    """Used by one creation. Without a primary, or the right, it says once what a person can run."""
+    """Used by one creation of a slot. Without a primary, or the right, it says once which statement
+    a person can run.
+    """
 
     statement = f"on the primary, {STATEMENT}"
 

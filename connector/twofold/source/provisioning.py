@@ -144,9 +144,8 @@ def _wait_for_publication(conninfo: str, name: str) -> None:
 
 
 def flaws_if_created(conninfo: str, name: str, published: PublicationContent | None) -> tuple[TableFlaw, ...]:
-    """Return the flaws of the publication, or those that it would have.
-
-    What is created for that is rolled back.
+    """Return the flaws of the publication, or those that it would have. A publication that is
+    created for this is rolled back.
     """
     with connect(conninfo) as connection:
         if published is None or _has_publication(connection, name):
@@ -222,8 +221,8 @@ def create_slot(
     """Create the slot and return where its stream starts.
 
     While the creation waits, it calls `on_wait` repeatedly with the transactions that block it. On
-    a standby it waits for what the primary logs: `say` tells what that takes, if the primary cannot
-    be asked for it.
+    a standby it waits until the primary logs its running transactions: `say` tells what a person
+    can do, if the primary cannot be asked to log them.
 
     SetupError: the server cannot have such a slot. Unreachable: the wait was longer than the limit,
     or the server went away.
@@ -404,7 +403,7 @@ def _drop_slot(conninfo: str, connection: PlainConnection, slot: str) -> bool:
 
 
 def made_publications(conninfo: str, names: Sequence[str]) -> list[str]:
-    """Return those of the publications that `init` has made."""
+    """Return the names of the publications that `init` has made."""
     with connect(conninfo) as connection:
         return [name for name in names if _is_ours(connection, name)]
 

@@ -177,7 +177,7 @@ def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
 
 
 def published_in(connection: PlainConnection, publication: str) -> tuple[Relation, ...]:
-    """Return what `published_tables` does, by an open connection."""
+    """Return the same as `published_tables`, over an open connection."""
     row = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)).fetchone()
     if row is None:
         raise missing_publication(f"{publication!r} does not exist in this database")

@@ -207,7 +207,7 @@ class ReplicationSession:
             self._send_status()
 
     def tend(self) -> None:
-        """Send whatever is due, and nothing else: to be called often within a long turn."""
+        """Send the due reports and answers, and nothing else. Call it often within a long turn."""
         if time.monotonic() >= self._status_due:
             self._send_status()
 

@@ -1,7 +1,7 @@
 """Checks what a physical standby lacks as the source, and names each remedy.
 
-Reads only. docs/inside/standby.md says what was tried. `init` stops at what makes a slot useless,
-`run` at what a standby can never do; `doctor` shows all.
+Reads only. docs/inside/standby.md says what was tried. `init` stops at a flaw that makes the slot
+useless, `run` at a flaw that no standby can repair; `doctor` shows all flaws.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SET_PRIMARY = "set source.primary_dsn to the connection string of the primary"
 
 @dataclass(frozen=True, slots=True)
 class SourceUse:
-    """What the configuration asks of the source, and not every source can give."""
+    """The parts of the configuration that a standby may not support."""
 
     failover: bool = False
     synchronous: bool = False
@@ -78,7 +78,7 @@ def examine(
 
 
 def _never(conninfo: str, connection: PlainConnection, use: SourceUse) -> Iterator[StandbyFlaw]:
-    """What no setting of the server repairs."""
+    """Yield the flaws that no setting of the server repairs."""
     major = connection.info.server_version // 10_000
     if major < FIRST_VERSION:
         yield StandbyFlaw(
@@ -159,7 +159,7 @@ def _before_the_slot(conninfo: str, use: SourceUse) -> Iterator[StandbyFlaw]:
 
 
 def _primary(conninfo: str, service: Service, stops: Stops) -> Iterator[StandbyFlaw]:
-    """What the primary lacks, if it is known."""
+    """Yield the flaws of the primary, if it is known."""
     if primary_of(conninfo) is None:
         return
     try:

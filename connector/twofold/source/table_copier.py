@@ -167,7 +167,7 @@ class TableCopier:
 
 
 def _connect(conninfo: str, schema: str, table: str) -> PlainConnection:
-    """Connect to the primary, which alone shows what a load must know."""
+    """Connect to the primary: only the primary shows locks, running transactions and positions."""
     try:
         return connect_to_primary(conninfo, "twofold backfill")
     except NoPrimary as error:
@@ -236,7 +236,7 @@ def planned_rows(connection: PlainConnection, described: DescribedTable) -> int:
 
 
 def with_rows(conninfo: str, tables: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-    """Return those of the tables of which a new snapshot shows any row, by schema and name."""
+    """Return the tables, by schema and name, that have a row in a new snapshot."""
     found = set()
     with connect(conninfo) as connection:
         connection.execute("SET row_security = off")
@@ -285,8 +285,8 @@ def _from(described: DescribedTable, conditions: list[sql.Composable]) -> sql.Co
 
 
 def _column(described: DescribedTable, order: KeyOrder) -> sql.Composable:
-    """Return the column as its index compares it, with its table's name: another selected column
-    may have a name of theirs.
+    """Return the column as its index compares it, with its table's name, because another selected
+    column may have the same name.
     """
     return _compared(sql.Identifier(described.relation.schema, described.relation.table, order.column), order)
 
@@ -308,9 +308,8 @@ def _in_order(described: DescribedTable, key: Sequence[KeyOrder]) -> sql.Composa
 
 
 def _operator(order: KeyOrder, operator: str) -> sql.Composable:
-    """Return the operator with its schema: that of an extension's type is not on the search path.
-
-    Without its schema, another type's would be used, or none found.
+    """Return the operator with its schema. An extension's operator is not on the search path:
+    without the schema another type's operator would be used, or none found.
     """
     return sql.SQL("OPERATOR({}.").format(sql.Identifier(order.schema)) + sql.SQL(f"{operator})")
 

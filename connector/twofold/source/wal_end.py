@@ -45,9 +45,8 @@ class WalEnd:
         self._connection: PlainConnection | None = None
 
     def prepared(self) -> frozenset[PreparedIdentity]:
-        """Return the prepared transactions of this database.
-
-        One that has ended is listed until its outcome is in the WAL.
+        """Return the prepared transactions of this database. An ended transaction is listed until
+        its outcome is in the WAL.
         """
         rows = self._ask(
             "SELECT transaction::text::bigint, gid FROM pg_catalog.pg_prepared_xacts"

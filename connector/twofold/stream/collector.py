@@ -131,24 +131,23 @@ class Collector:
             self._passed = NO_LSN
 
     def announce(self, ts_ms: int) -> Iterator[CollectedEvent]:
-        """Yield the events of all that is whole."""
+        """Yield the events of all whole transactions."""
         yield from self._announce(math.inf, ts_ms)
 
     def announce_drained(self, ts_ms: int, in_doubt: int) -> Iterator[CollectedEvent]:
-        """Yield the events of all that is whole, when the stream has been read to its end.
-
-        No outcome of a prepared transaction waits to be read then. The transactions that are held
-        may be more than can be opened beside the `in_doubt` announced ones. They stay held: most
-        outcomes come before an opened transaction would be of use.
+        """Yield the events of all whole transactions, when the stream has been read to its end. No
+        outcome of a prepared transaction waits to be read then. If more transactions are
+        unannounced than can be opened beside the `in_doubt` announced ones, they stay unannounced:
+        most outcomes come before an opened transaction would be of use.
         """
         yield from self._announce(ts_ms, ts_ms, drained_with=in_doubt)
 
     def wait_s(self, now_ms: float, in_doubt: int) -> float:
-        """Return the time until one that is held is to be announced, if nothing is read."""
+        """Return the time until a transaction is to be announced, if nothing is read meanwhile."""
         return math.inf if self._half_plain else self._run.wait_s(now_ms, in_doubt)
 
     def _note_keepalive(self, wal_end: Lsn) -> None:
-        """Note how far the server has sent everything, which may end no transaction by itself."""
+        """Note how far the server has sent everything. A keepalive ends no transaction."""
         begun = self._current.begun if self._current is not None else None
         # A prepared transaction may be older than the position where the server sends it.
         if isinstance(begun, m.Begin) and wal_end > begun.commit_lsn:
@@ -204,7 +203,7 @@ class Collector:
         return behind
 
     def _event(self, current: CurrentTransaction, outbox: OutboxTable, payload: bytes) -> None:
-        """Add the event that a row of an outbox is, if it is one."""
+        """Add the event that an outbox's row is, if the row is an insert."""
         if (event := self._tables.events.row_event(outbox, payload, in_stream=False)) is not None:
             self._tables.events.append(event, current.batch)
             current.topics[event.topic] = None
@@ -225,10 +224,9 @@ class Collector:
         return waiting
 
     def _hand_over(self) -> Iterator[CollectedEvent]:
-        """Yield the group's rows with their event: a run of outcomes, and the unfinished
-        transaction behind it.
-
-        Whatever event follows, the bridge then knows of all that is held.
+        """Yield the group's rows with their event: neighbouring outcomes, and the unfinished
+        transaction behind them. Whatever event follows, the bridge then knows where the oldest
+        unannounced prepare is.
         """
         current = self._current if self._current is not None and not self._current.is_prepared else None
         unfinished = current is not None and current.rows > 0
@@ -241,8 +239,8 @@ class Collector:
         yield from self._run.unannounced(lower=False)
 
     def _announce(self, until_ms: float, ts_ms: int, *, drained_with: int | None = None) -> Iterator[CollectedEvent]:
-        """Hand over, and announce prepared transactions; not in the middle of a plain one, whose
-        rows would go with it.
+        """Hand over, and announce prepared transactions. In the middle of a plain transaction do
+        nothing: its rows would go too.
         """
         if self._half_plain:
             return
@@ -286,8 +284,8 @@ class Collector:
     def _of_prepared(
         self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, wal_start: int, ts_ms: int
     ) -> Iterator[CollectedEvent]:
-        """Handle a prepared transaction's end or its outcome: in the run if that is possible, else
-        by an event of its own.
+        """Handle a prepared transaction's end or its outcome: among the gathered outcomes if that
+        is possible, else by an event of its own.
         """
         run = self._run
         if not isinstance(message, m.Prepare):
@@ -342,9 +340,8 @@ class Collector:
                 raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} out of place", offset=0)
 
     def _commit(self, message: m.Commit, wal_start: int) -> Iterator[CollectedEvent]:
-        """End a plain transaction.
-
-        If it was handed over in part, the rest goes now and alone: behind it the group may close.
+        """End a plain transaction. If it was handed over in part, hand over the rest now, alone:
+        behind it the group may close.
         """
         current = self._transaction(message)
         begun = current.begun
@@ -382,10 +379,8 @@ class Collector:
         return current
 
     def _may_hold(self, message: m.Prepare, prepared: CurrentTransaction) -> bool:
-        """Whether its outcome may be read before anybody hears of it.
-
-        Not if Kafka or the ledger may have the transaction, if a rule parks it, or if its rows are
-        many.
+        """Whether the transaction may stay unannounced until its outcome. It may not if Kafka or
+        the ledger may have the transaction, if a rule parks it, or if it has many rows.
         """
         return (
             prepared.waiting is None

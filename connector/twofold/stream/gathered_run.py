@@ -47,7 +47,7 @@ HELD_BYTES_MAX = 8 << 20
 
 
 class _Held(NamedTuple):
-    """A prepared transaction of which the bridge has not heard."""
+    """A prepared transaction that is not announced to the bridge."""
 
     prepare: m.Prepare
     transaction: CurrentTransaction
@@ -116,14 +116,14 @@ class GatheredRun:
         self._at_us = message.commit_ts_us
 
     def hold(self, message: m.Prepare, transaction: CurrentTransaction, ts_ms: int) -> None:
-        """Hold a prepared transaction until its outcome, or until it is announced."""
+        """Keep a prepared transaction until its outcome, or until it is announced."""
         size = transaction.batch.bytes
         self._held[message.identity] = _Held(message, transaction, size, ts_ms)
         self._held_bytes += size
         self._latest = message.prepare_lsn
 
     def is_latest(self, message: m.Prepare) -> bool:
-        """Whether the prepare lies behind the prepares of all transactions that are held.
+        """Whether the prepare lies behind the prepares of all unannounced transactions.
 
         Only transactions that were prepared before the slot's two_phase_at come out of order.
         """
@@ -133,7 +133,7 @@ class GatheredRun:
         return identity in self._held
 
     def commit(self, message: m.CommitPrepared) -> None:
-        """Add the rows of one that is held; without rows it is no transaction to readers."""
+        """Add the rows of an unannounced transaction; without rows readers have no transaction."""
         identity = message.identity
         prepare, transaction = self._remove(identity)
         if transaction.rows:
@@ -148,7 +148,7 @@ class GatheredRun:
         self._resolve(prepare, message.end_lsn)
 
     def roll_back(self, message: m.RollbackPrepared) -> None:
-        """Forget one that is held."""
+        """Forget an unannounced transaction."""
         prepare, _ = self._remove(message.identity)
         self._rolled_back += 1
         self._resolve(prepare, message.end_lsn)
@@ -177,9 +177,8 @@ class GatheredRun:
     def take_held(
         self, now_ms: float, *, drained_with: int | None = None
     ) -> Iterator[tuple[m.Prepare, CurrentTransaction, int]]:
-        """Yield those that are to be announced, the oldest first, and when they were read.
-
-        `drained_with`: the socket is empty, and so many others are in doubt.
+        """Yield the transactions that are to be announced, the oldest first, and when they were
+        read. `drained_with`: the socket is empty, and so many others are in doubt.
         """
         wait_ms = self._wait_ms(drained_with)
         while self._held:
@@ -194,13 +193,15 @@ class GatheredRun:
         return self._hold_ms if drained_with is None else -math.inf
 
     def wait_s(self, now_ms: float, drained_with: int) -> float:
-        """Return how long the oldest may still wait while the socket is empty."""
+        """Return how long the oldest unannounced transaction may still wait while the socket is
+        empty.
+        """
         first = next(iter(self._held.values()), None)
         return math.inf if first is None else max(0.0, first.read_ms + self._wait_ms(drained_with) - now_ms) / 1000
 
     def unannounced(self, *, lower: bool) -> list[CollectedEvent]:
-        """Return the event that says where the oldest that is held was prepared, if that has
-        changed in this direction.
+        """Return the event that says where the oldest unannounced transaction was prepared, if that
+        has changed in this direction.
         """
         first = next(iter(self._held.values()), None)
         oldest = NO_FLOOR if first is None else first.prepare.prepare_lsn

@@ -25,7 +25,7 @@ class StreamOrder:
     """The order of one session's stream; used by the thread that reads."""
 
     def __init__(self, known_end: Lsn = NO_LSN, ask_end: Callable[[], Lsn] | None = None) -> None:
-        """`known_end`: the server's WAL reaches there. None: nobody can be asked how far."""
+        """`known_end`: how far the server's WAL reaches; None if the server cannot be asked."""
         self._known_end = known_end
         self._ask_end = ask_end
         self._last_end = NO_LSN

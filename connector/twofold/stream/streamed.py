@@ -126,9 +126,8 @@ class Streamed:
         self._took(len(message.content))
 
     def take_back(self, subxid: int) -> None:
-        """Remove a rolled back subtransaction's rows.
-
-        Messages of their own name those within it.
+        """Remove a rolled back subtransaction's rows. The subtransactions within it have messages
+        of their own.
         """
         if self._has_messages:
             raise StreamUnclear(
@@ -140,12 +139,12 @@ class Streamed:
         self._run = None
 
     def rest(self) -> None:
-        """Spool the rows: others have their turn now."""
+        """Spool the rows if they are many, because another transaction's rows follow."""
         if self._chunk_bytes > REST_BYTES:
             self._spool()
 
     def end(self, facts: TransactionInfo) -> None:
-        """Note that no row follows, and what all of them share."""
+        """Note that no row follows, and the values that all rows share."""
         self._spool()
         self._facts = facts
 
@@ -184,7 +183,7 @@ class Streamed:
         return said.table if said else self._all_tables.of_relation(oid, provisional=True)
 
     def _event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
-        """Keep the event that a row of an outbox is, if it is one."""
+        """Keep the event that an outbox's row is, if the row is an insert."""
         if (event := self._all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
             return
         self.topics[event.topic] = None
@@ -214,7 +213,7 @@ class Streamed:
         self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
 
     def _packed(self) -> Iterator[tuple[object, ...]]:
-        """Yield each run with its records."""
+        """Yield the rows of each subtransaction, as they were kept, with their records."""
         at = 0
         for subxid, number, count, *place in self._runs:
             behind = at + count
@@ -315,4 +314,4 @@ class Streams:
 
 
 class StreamUnclear(RunEnded):
-    """Streamed changes are ambiguous; without streaming they are not."""
+    """Streamed changes are ambiguous; unstreamed changes are not."""

@@ -81,7 +81,7 @@ class BatchRows:
 
 
 class PreparedRows(NamedTuple):
-    """A prepared transaction as a run keeps it until its end."""
+    """A prepared transaction as it is kept until its outcome."""
 
     identity: PreparedIdentity
     prepare_lsn: Lsn

@@ -1,5 +1,4 @@
-"""Puts the data policy into the shapes of one run's tables: by the columns' names, and by what the
-columns are.
+"""Puts the data policy into the shapes of one run's tables, by the columns' names and numbers.
 
 A rule holds for the column that it first hides, and for all partitions of its table. The pin of the
 table's topic keeps which columns these are, by their numbers.
@@ -57,9 +56,9 @@ class ColumnPolicy:
     ) -> tuple[TableShape, HiddenColumns | None]:
         """Return the shape with its policy, and what its pin is to keep; None: what it has.
 
-        `told`: what a message tells of the table. Who wrote it is not known, so it hides more and
-        shows nothing. `committed`: what `relation` describes is committed. Refused: a column that
-        was hidden would be shown.
+        `told`: what a message tells of the table. Its writer is not known, so the message hides
+        more and shows nothing. `committed`: what `relation` describes is committed. Refused: a
+        column that was hidden would be shown.
         """
         if not self._policy.rules:
             return shape, None
@@ -115,7 +114,7 @@ def _is_idle(rule: ColumnRule, tables: list[str], columns: list[str]) -> bool:
 
 
 def _hidden_before(oid: int, pin: Pin | None, former: Sequence[tuple[str, Pin]]) -> HiddenColumns:
-    """Return what is known of the table's columns, also from when it had another name."""
+    """Return the known hidden columns of the table, also of its former names."""
     if pin is not None and pin.oid == oid:
         return HiddenColumns.from_text(pin.hidden)
     return HiddenColumns.from_text(former[0][1].hidden) if former else HiddenColumns()

@@ -69,11 +69,10 @@ class DataPolicy:
         return _would_show(what, [_line(f"{table}.{c}", "hash") for c in shown])
 
     def require_rules(self, shape: TableShape, before: Any, former: str | None = None) -> None:
-        """Refuse what would show values that were hidden so far and that no rule speaks of now.
-
-        A hidden column needs a rule as long as it is there, also if its table has had the `former`
-        name. Where a hidden column is gone and its number is not known, a new one needs a rule: a
-        renamed column looks so.
+        """Refuse a shape that would show values that were hidden so far and have no rule now. A
+        hidden column needs a rule as long as it exists, also if its table has had the `former`
+        name. If a hidden column is gone and its number is not known, a new column needs a rule,
+        because it may be the renamed one.
 
         `before`: the envelope of the rows so far.
         """
@@ -96,8 +95,8 @@ class DataPolicy:
         return next((rule for rule in self._rules if rule.matches(name)), None)
 
     def _find(self, column: str, tables: Iterable[str], *, anywhere: bool = False) -> tuple[ColumnRule, str] | None:
-        """Return the first rule that matches the column in one of these tables, and the name that
-        it matches.
+        """Return the first rule that matches the column in one of these tables, and the matched
+        name.
         """
         for name in (f"{table}.{column}" for table in tables):
             if rule := self._first(name):

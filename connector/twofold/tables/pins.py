@@ -35,7 +35,7 @@ class StaleTopic:
 class Pins:
     """The pins by topic. The thread that reads owns them.
 
-    Whether a table is in backfill is not theirs to know: `lives` does, and the gate completes a pin
+    `Pins` does not know whether a table is in backfill: `lives` does, and the gate completes a pin
     with it when the pin is written.
     """
 
@@ -99,7 +99,7 @@ class Pins:
         return set(map(self.topic_of, relations))
 
     def described(self) -> list[Description]:
-        """Return what the tables were, as their pins have it; a later name of one last."""
+        """Return the tables' pinned descriptions; of a renamed table the later name comes last."""
         pins = sorted(self._pins.values(), key=lambda pin: not pin.is_passed_over)
         return [each for pin in pins if (each := Description.from_text(pin.stored))]
 
@@ -191,13 +191,13 @@ class Pins:
         return told.to_text() if told and told.publication else None
 
     def note_if_recreated(self, topic: str, oid: int) -> None:
-        """Notice that another table has the name: the former one's rows are gone."""
+        """Note it if another table has the name now: the former table's rows are gone."""
         pin = self._pins.get(topic)
         if pin and pin.relation not in {None, oid} and self._load_first and not self._lives.is_emptying(topic):
             self._lives.apply(topic, TableRecreated())
 
     def note_other_names(self, topic: str, oid: int) -> list[str]:
-        """Note that rows of this table come under this topic: those of its other names lack them.
+        """Note that rows of this table go to this topic: the topics of its other names lack them.
 
         Return the topics of its other names. They restart when the table has their name again.
         """
@@ -234,8 +234,8 @@ class Pins:
     def note_descriptions(
         self, relations: Iterable[Relation], described: Mapping[int, Description]
     ) -> dict[int, Description]:
-        """Pin what the catalog has of the published tables, but not of those that messages told of
-        lately: the catalog may be older.
+        """Pin the catalog's descriptions of the published tables, except tables of which a message
+        came lately: the catalog may be older.
 
         Return the descriptions that differ from what the pins had.
         """
@@ -265,7 +265,9 @@ class Pins:
             self._write(topic, replace(self._pins[topic], stored=now.to_text()))
 
     def _lacks(self, topic: str, now: Description, earlier: Lacking | None = None) -> Lacking | None:
-        """Return what the topic lacks, if that is known; `earlier`: what messages say of it."""
+        """Return what the topic lacks, if that is known; `earlier`: the messages' descriptions of
+        the table.
+        """
         pin = self._pins[topic]
         if pin.relation != now.oid:
             return None  # it is loaded, or another table's rows are in the topic for good
@@ -290,7 +292,9 @@ class Pins:
             self._write(topic, new)
 
     def take_stale(self) -> list[StaleTopic]:
-        """Return what was found stale since the last call, and what an earlier run left."""
+        """Return the topics that were found stale since the last call, and those that an earlier
+        run left.
+        """
         found, self._stale = self._stale, []
         return [each for each in found if each.topic in self._pins and not self._lives.is_emptying(each.topic)]
 
@@ -305,7 +309,7 @@ class Pins:
             self._write(topic, replace(self._pins[topic], reload_due=False))
 
     def _note_absent(self, published: set[str], told: frozenset[int]) -> None:
-        """Note which tables are not published now: what changes meanwhile is not sent."""
+        """Note which tables are not published now: their changes are not sent meanwhile."""
         for topic, pin in tuple(self._pins.items()):
             if topic not in published and pin.stored not in {None, AWAY} and pin.oid not in told:
                 self._write(topic, replace(pin, stored=AWAY))

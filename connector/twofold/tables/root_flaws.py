@@ -1,8 +1,7 @@
-"""Follows whether partitions send what the table needs under whose name they are published.
-
-The catalog shows that only for now (`source.flaws`). The stream describes each partition before its
-first row and after each change, and before it the table. So no row of a partition with another
-identity is taken for a row of the table, whenever it was written.
+"""Follows whether partitions send what their root needs, under whose name they are published. The
+catalog shows only the present (`source.flaws`). The stream describes each partition, and its root,
+before the first row and after each change. So no row of a partition with another identity is taken
+for a row of the root, whenever it was written.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class RootFlaws:
         """Return the root's oid and version after its partition was described; None without a
         root.
 
-        While a partition lacks something, the rows of all are void: which one a row is of is not in
-        the stream.
+        While a partition lacks something, the rows of all partitions are void, because the stream
+        does not say which partition a row is of.
         """
         root = self._catalog.root_of(partition)
         if root is None:

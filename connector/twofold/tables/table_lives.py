@@ -1,7 +1,7 @@
 """The reader's halves of all tables' lives in one run, by topic.
 
-`lives.load_life` decides; whoever applies an event here carries its actions out. What the gate must
-hear first is kept for the worker's next job.
+`lives.load_life` decides; the caller of `apply` carries the actions out. Actions for the gate are
+kept for the worker's next job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TableLives:
         return self._lives.get(topic, _NO_LOAD)
 
     def apply(self, topic: str, event: LoadEvent) -> tuple[LoadAction, ...]:
-        """Apply the event; return the actions, except what the gate gets."""
+        """Apply the event; return the actions, except those for the gate."""
         life, actions = step_load(self[topic], event)
         if life == _NO_LOAD:
             self._lives.pop(topic, None)
@@ -69,7 +69,7 @@ class TableLives:
         return ((topic, life.progress) for topic, life in self._lives.items() if life.is_paused)
 
     def take_for_gate(self) -> Iterable[tuple[str, WatchTopic]]:
-        """Return what the gate must know before it gets the next row."""
+        """Return the actions for the gate, which come before its next row."""
         if not self._for_gate:
             return ()
         taken, self._for_gate = self._for_gate, []

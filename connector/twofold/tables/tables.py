@@ -94,8 +94,8 @@ class Tables:
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
         """Restart these topics: their pins no longer count, and their loads begin with a truncate.
 
-        Called before `check`, which would refuse what this repairs. The pin of an outbox, from when
-        it was a table like others, does not count at all.
+        Call this before `check`, which would refuse topics that a restart repairs. The pin of an
+        outbox, from when it was a table like others, does not count at all.
         """
         published = tuple(published)
         outboxes = self.pins.topics_of(each for each in published if self.events.is_outbox(each))
@@ -162,9 +162,8 @@ class Tables:
     def describe(
         self, relation: m.Relation, told: Description | None = None, *, committed: bool = True
     ) -> DescribedVersion:
-        """Return the table as the message has it; `told`: what it was then.
-
-        What a transaction in progress describes counts for that transaction alone.
+        """Return the table as the message has it; `told`: its description by a DDL message. The
+        description of a transaction in progress counts for that transaction alone.
         """
         assert self.owner.check()
         if self.events.is_outbox(relation):
@@ -184,7 +183,7 @@ class Tables:
         return DescribedVersion(table, number)
 
     def _shape(self, relation: m.Relation, told: Description | None = None, *, committed: bool = True) -> TableShape:
-        """Return the table's shape under the data policy, and pin what that hides."""
+        """Return the table's shape under the data policy, and pin the hidden columns."""
         shape = self._catalog.shape(relation, told)
         if self._policy is None:
             return shape
@@ -216,7 +215,7 @@ class Tables:
         return table
 
     def settle(self, tables: Iterable[TableVersion]) -> None:
-        """Register the uncommitted ones of a committed transaction's tables."""
+        """Register the uncommitted versions of a committed transaction's tables."""
         for table in tables:
             self._certain(table)
 
@@ -379,13 +378,14 @@ class Tables:
         return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
     def keep_told(self, told: Told) -> None:
-        """Pin what a transaction tells that belongs to the group, or to the commit that follows."""
+        """Pin the descriptions of a transaction that belongs to the group, or to the commit that
+        follows.
+        """
         self.pins.note_told(told)
 
     def note_descriptions(self, found: DescribedTables) -> None:
-        """Pin what the catalog has of tables that no message told of lately.
-
-        The stream has passed the position at which that was looked up.
+        """Pin the catalog's descriptions of tables of which no message came lately. The stream has
+        passed the position of that look.
         """
         self.told.look_again(self.pins.note_descriptions(found.relations, found.described))
 

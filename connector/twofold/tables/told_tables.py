@@ -1,8 +1,8 @@
 """What the messages of the source's event triggers tell of tables, at the stream's position.
 
-Pure. A message counts behind it in its own transaction, and for all once that is committed. A run
-begins with what the pins keep: what was told up to the position where it begins. Where nothing is
-known of a table, the catalog of now answers.
+Pure. A message counts for later rows of its own transaction, and for all once that transaction is
+committed. A run begins with the pins' descriptions, which are of the position where it begins. The
+present catalog answers for a table without a description.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ToldTables:
     """The tables of one run. The thread that reads owns them."""
 
     def __init__(self, publication: str, kept: Iterable[Description] = ()) -> None:
-        """`kept`: what the tables were where the run begins."""
+        """`kept`: the tables' descriptions where the run begins."""
         self._publication = publication
         self._known = {described.oid: described for described in kept}
         self._prepared: dict[PreparedIdentity, Told] = {}
@@ -39,7 +39,7 @@ class ToldTables:
         self._known |= {oid: each.described for oid, each in told.items()}
 
     def look_again(self, looked: Mapping[int, Description]) -> None:
-        """Note that no message told how these tables came to be what the catalog has."""
+        """Note that no message told how these tables became what the catalog has."""
         self._known |= {oid: described for oid, described in looked.items() if oid in self._known}
 
     def prepare(self, identity: PreparedIdentity, told: Told) -> None:
