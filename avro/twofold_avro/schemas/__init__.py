@@ -144,7 +144,7 @@ def column_names(envelope: Avro) -> frozenset[str]:
 
 
 def _columns(record: Avro) -> list[dict[str, Any]]:
-    """Return the row's columns. In an envelope `before` defines the row; a key is itself the row."""
+    """Return the row's columns: those of `before` in an envelope; a key is itself the row."""
     fields: list[dict[str, Any]] = record["fields"]
     if record["name"] == "Envelope":
         fields = fields[0]["type"][1]["fields"]
