@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from twofold.bridge import initial
 from twofold.config import PreparedConfig, TurnConfig
-from twofold.group.in_doubt_warnings import InDoubtWarnings
+from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.ledger import Ledger
 from twofold.run.run import Run

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from fixtures.chromium import Browser, Page, looks
 from fixtures.connector import Installation, Maker, wait_until
-from helpers.page.scenes import SIBLING, Clock, Scene, commit, fill_history, overview, pin
+from helpers.page.scenes import Clock, Scene, commit, fill_history, overview, pin
 from twofold.bridge import events
 from twofold.errors import RESET_REPAIR, Refused, Unreachable
 from twofold.run.observer import BackfillProgress
@@ -186,7 +186,7 @@ def test_a_bar_opens_to_the_statement_that_keeps_the_global_transaction_whole(
         page.wait_for(f"{shown}.includes('This alone keeps the global transaction whole')")
         facts = page.js(shown)
         assert "4711:transfer-815" in facts
-        assert SIBLING in facts
+        assert "4711:transfer-815 branch billing of billing is committed" in facts
         assert page.js(
             "[...document.querySelectorAll('#live-bars .bar:first-child code')].map(c => c.textContent)"
         ) == ["COMMIT PREPARED '4711_dHJhbnNmZXItODE1_bGVkZ2Vy';"]

@@ -13,7 +13,7 @@ from model.recovery import Recovery
 from model.worker import Worker
 from model.world import Numbers, World, ended, stopped
 from twofold.bridge import State, actions, events, step
-from twofold.bridge.in_doubt import Phase
+from twofold.bridge.state import Phase
 from twofold_common.positions import PreparedIdentity
 
 

@@ -44,9 +44,7 @@ CONNECTOR: Mapping[str, Walls] = {
     "kafka": Walls(
         {"config", "errors", "failpoints", "thread_owner"}, {"confluent_kafka", "twofold_avro", "twofold_common"}
     ),
-    "group": Walls(
-        {"bridge", "errors", "gids", "kafka", "source", "stream"}, {"confluent_kafka", "twofold_avro", "twofold_common"}
-    ),
+    "group": Walls({"bridge", "errors", "kafka", "source"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "run": Walls(
         {
             "bridge",
@@ -71,7 +69,7 @@ CONNECTOR: Mapping[str, Walls] = {
         {"config", "errors", "gids", "group", "kafka", "lives", "source"}, {"twofold_avro", "twofold_common"}
     ),
     "watch": Walls(
-        {"bridge", "config", "errors", "gids", "group", "inspect", "kafka", "row_path", "run", "source"},
+        {"bridge", "config", "errors", "gids", "inspect", "kafka", "row_path", "run", "source"},
         {
             "confluent_kafka",
             "prometheus_client",
@@ -97,7 +95,6 @@ CONNECTOR: Mapping[str, Walls] = {
             "doctor",
             "errors",
             "gids",
-            "group",
             "inspect",
             "kafka",
             "row_path",

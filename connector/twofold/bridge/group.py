@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt
 from twofold.bridge.events import NO_FLOOR
-from twofold.bridge.in_doubt import Phase
 from twofold.bridge.sorted_map import SortedMap
-from twofold.bridge.state import Flight, Group, State
+from twofold.bridge.state import Flight, Group, Phase, State
 from twofold.errors import RunEnded
 from twofold_common.positions import Lsn, PreparedIdentity
 

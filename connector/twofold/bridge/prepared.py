@@ -19,8 +19,7 @@ from twofold.bridge.actions import (
 )
 from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
 from twofold.bridge.group import close, commit_answered, join, may_close, read_to
-from twofold.bridge.in_doubt import Phase, Prepared
-from twofold.bridge.state import Flight, State
+from twofold.bridge.state import Flight, Phase, Prepared, State
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from twofold.config import load
 from twofold.gids import describe
 
 if TYPE_CHECKING:
-    from twofold.inspect.status_report import InDoubt
+    from twofold.inspect.in_doubt import InDoubt
 
 
 @click.group(help="Prepared transactions in doubt.\n\nExample: twofold prepared list")
@@ -33,11 +32,13 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="A JSON array.")
 @click.pass_obj
 def list_(config_file: Path | None, *, as_json: bool) -> None:
-    from twofold.inspect.status_report import branches_in_doubt  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.in_doubt import add_branches, read_in_doubt  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.status_report import read_progress  # noqa: PLC0415
 
-    found, unread = branches_in_doubt(load(config_file))
+    config = load(config_file)
+    found, unread = add_branches(config, read_in_doubt(config, read_progress(config)))
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in found], indent=2))
+        click.echo(json.dumps([each.to_json() for each in found], indent=2))
         return
     say(*([] if found else ["nothing is in doubt"]))
     for number, each in enumerate(found):
@@ -47,7 +48,7 @@ def list_(config_file: Path | None, *, as_json: bool) -> None:
 
 
 def _report(each: InDoubt) -> list[str]:
-    from twofold.group.siblings import NOT_KNOWN  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.in_doubt import NOT_KNOWN  # noqa: PLC0415  (loads the clients)
 
     late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
     rows = "" if each.rows is None else f", {each.rows} rows in {', '.join(each.topics)}"

@@ -22,8 +22,8 @@ from twofold_common.printable import printable
 
 if TYPE_CHECKING:
     from twofold.config import Config
-    from twofold.group.siblings import HeldBack
-    from twofold.inspect.status_report import BackfillStatus, InDoubt, Status
+    from twofold.inspect.in_doubt import HeldBack
+    from twofold.inspect.status_report import BackfillStatus, Status
     from twofold.kafka.progress import RecoveredState
     from twofold.run.last_refusal import LastRefusal
     from twofold.watch.mirror_view import MirrorPlace, MirrorView
@@ -145,7 +145,7 @@ def gone(config: Config, source: Status, recovered: RecoveredState | None) -> La
 
 def _as_json(seen: Seen) -> dict[str, Any]:
     return {
-        **asdict(seen.status),
+        **seen.status.to_json(),
         "backfills": [asdict(each) for each in seen.loads],
         "mirror": seen.mirror and asdict(seen.mirror),
         "mirror_error": seen.mirror_error,
@@ -231,13 +231,10 @@ def _in_doubt_lines(status: Status) -> list[str]:
         if each.held_back:
             lines.append(
                 f"    HOLDS BACK {', '.join(map(str, each.held_back))}, committed{_since(each.held_back)};"
-                f" to end it, in database {each.database}: {_ending(each)}"
+                f" to end it, in database {each.database}: {each.ending}"
             )
         if each.too_long:
-            lines.append(
-                f"    TOO LONG (prepared.doubt_warning): database {each.database}, {_known(each.wal_bytes)} bytes of WAL since, {_known(each.rows)} rows"
-                f" in {', '.join(each.topics) or 'no topic'}; to end it: {_ending(each)}"
-            )
+            lines.append(f"    TOO LONG (prepared.doubt_warning): {each.cost}; to end it: {each.ending}")
     return lines
 
 
@@ -268,14 +265,5 @@ def _since(held_back: Sequence[HeldBack]) -> str:
     return "" if first is None else f" at {_clock(first)}"
 
 
-def _ending(each: InDoubt) -> str:
-    """The statements; where none is offered, the command that looks for siblings and says why."""
-    return " or ".join(each.statements) or "see twofold prepared list"
-
-
 def _lsn(position: int | None) -> str:
     return "-" if position is None else format_lsn(position)
-
-
-def _known(number: int | None) -> str:
-    return "?" if number is None else str(number)

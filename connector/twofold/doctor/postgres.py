@@ -15,6 +15,7 @@ from twofold.doctor.finding import Finding, Severity, finder, start_over
 from twofold.doctor.tables import published
 from twofold.errors import SetupError, Unreachable
 from twofold.gids import describe
+from twofold.inspect.in_doubt import from_postgres
 from twofold.run.initialisation import wanted_publication
 from twofold.run.source_settings import source_use
 from twofold.source import ddl_messages, identity, publishable, standby
@@ -214,7 +215,6 @@ def _slot_idle(source: Source) -> Iterator[Finding]:
 
 
 def _in_doubt(source: Source) -> Iterator[Finding]:
-    limit_s = source.config.prepared.doubt_warning
     try:
         found = identity.prepared_transactions(source.config.conninfo, all_databases=source.slot is None)
     except (SetupError, Unreachable) as error:
@@ -229,25 +229,26 @@ def _in_doubt(source: Source) -> Iterator[Finding]:
             remedy or "-- on the primary, SELECT * FROM pg_prepared_xacts",
         )
         return
-    for prepared in found:
-        gid = prepared.gid.replace("'", "''")
-        outcome = (
-            f"COMMIT PREPARED '{gid}';",
-            f"ROLLBACK PREPARED '{gid}';",
-            f"-- one of the two, in database {prepared.database}, as its coordinator decides; twofold prepared list says what other branches have done",
-        )
-        age = f"prepared transaction {describe(prepared.gid)} of {prepared.owner} (database {prepared.database}) is {prepared.age.total_seconds():.0f} s old"
+    for each in (from_postgres(source.config, prepared) for prepared in found):
+        age = f"prepared transaction {describe(each.gid)} of {each.owner} (database {each.database}) is {each.age_s:.0f} s old"
+        decides = f"-- one outcome, in database {each.database}, as its coordinator decides"
         if source.slot is None:
             yield _finding(
                 "init_waits",
                 Severity.SHOULD,
                 age,
                 "twofold init waits for it: a slot is made when all older transactions have ended, in every database",
-                *outcome,
+                *each.statements,
+                decides,
             )
-        elif prepared.age.total_seconds() > limit_s:
+        elif each.too_long:
             yield _finding(
-                "in_doubt", Severity.SHOULD, age, "it holds its locks, dead rows and WAL until its outcome", *outcome
+                "in_doubt",
+                Severity.SHOULD,
+                age,
+                "it holds its locks, dead rows and WAL until its outcome",
+                *(each.statements or ("twofold prepared list",)),
+                f"{decides}; twofold prepared list says what other branches have done",
             )
 
 

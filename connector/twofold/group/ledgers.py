@@ -52,9 +52,6 @@ class Branches:
     """The last commit record of each prefix that was read."""
 
 
-NO_BRANCHES = Branches((), (), {})
-
-
 class Ledgers:
     """A reader of the connectors' ledgers. It reads once and writes nothing."""
 

@@ -4,18 +4,15 @@ Changes nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from typing import Literal
+from typing import Any, Literal
 
 from twofold.config import Config
 from twofold.errors import SetupError, Unreachable, UsageError
-from twofold.gids import parser
-from twofold.group.ledgers import NO_BRANCHES, Branches, Ledgers
-from twofold.group.siblings import HeldBack, describe_sibling, held_back_by, is_torn, siblings_of, statements_left
+from twofold.inspect.in_doubt import InDoubt, add_branches, read_in_doubt
 from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings, topic_policy
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.progress import ProgressReader, RecoveredState
@@ -27,48 +24,12 @@ from twofold.source.load_estimates import estimate_loads
 from twofold.source.primary import NoPrimary
 from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
-from twofold_avro.records import Prepared
 from twofold_common.positions import Lsn
 from twofold_common.table_names import split_table_name, table_argument
 
 ANSWER_S = 3.0
 NAMED_MAX = 10
-CLOCKS_APART_S = 600.0
-"""How far servers' clocks may differ.
-
-Siblings commit after all have prepared, each by its own clock.
-"""
 TwoPhase = Literal["disabled", "pending", "enabled"]
-
-
-@dataclass(frozen=True, slots=True)
-class InDoubt:
-    """A prepared transaction without an outcome, as PostgreSQL and the ledger know it."""
-
-    xid: int
-    gid: str
-    owner: str
-    database: str
-    age_s: float
-    too_long: bool
-    """Older than prepared.doubt_warning."""
-    wal_bytes: int | None
-    """WAL since its prepare: the server keeps at least this much for it."""
-    in_kafka: Literal["open", "parked", "not yet read", "not known"]
-    rows: int | None
-    topics: tuple[str, ...]
-    global_id: str | None
-    branch: str | None
-    statements: tuple[str, ...]
-    """The statements that end it, for a person to run; with a decided sibling only the same
-    outcome. None of a global transaction while no sibling's outcome is known.
-    """
-    siblings: tuple[str, ...] = ()
-    """The known states of its global transaction's other branches."""
-    torn: bool = False
-    """Some siblings are committed, and others rolled back."""
-    held_back: tuple[HeldBack, ...] = ()
-    """The members of the source group whose commits wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +74,10 @@ class Status:
     in_doubt_unknown: str = ""
     """Why `in_doubt` is not known: the primary of a standby cannot be asked."""
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        return {**asdict(self), "in_doubt": [each.to_json() for each in self.in_doubt]}
+
 
 def read_status(config: Config) -> Status:
     """Read both sides."""
@@ -155,7 +120,7 @@ def read_source_status(config: Config) -> Status:
 def _in_doubt_if_known(config: Config, server: identity.ServerIdentity) -> tuple[tuple[InDoubt, ...], str]:
     """Return what is in doubt, or why that is not known: a standby's primary lists it."""
     try:
-        return in_doubt(config, None), ""
+        return read_in_doubt(config, None), ""
     except (SetupError, Unreachable) as error:
         if not server.is_standby:
             raise
@@ -196,10 +161,11 @@ def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
 
 def _in_doubt_here(config: Config, recovered: RecoveredState) -> tuple[InDoubt, ...]:
     """Return what is in doubt; in a source group, with what waits for it if that can be read."""
+    found = read_in_doubt(config, recovered)
     if config.group.name is not None:
         with suppress(Unreachable):
-            return branches_in_doubt(config, recovered)[0]
-    return in_doubt(config, recovered.unresolved.values())
+            return add_branches(config, found)[0]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,65 +276,3 @@ def read_progress_if_any(config: Config) -> RecoveredState | None:
     if names.progress not in metadata.topics and Topics(settings, topic_policy(config)).missing([names.progress]):
         return None
     return read_progress(config)
-
-
-def in_doubt(
-    config: Config, ledger: Iterable[Prepared] | None, branches: Branches = NO_BRANCHES
-) -> tuple[InDoubt, ...]:
-    """Return the prepared transactions, oldest first.
-
-    `ledger` None: it is not known. `branches`: those of their global transactions, wherever they
-    are known.
-    """
-    source_lsn = identity.identify(config.conninfo).xlogpos
-    parse_gid = parser(config.prepared.gid_patterns)
-    entries: dict[tuple[int, str], Prepared] = {(e.xid, e.gid): e for e in ledger or ()}
-    found = []
-    for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
-        entry, parsed = entries.get((prepared.xid, prepared.gid)), parse_gid(prepared.gid)
-        others = siblings_of(prepared.gid, parsed.global_id, config.prefix, branches.found) if parsed.global_id else ()
-        found.append(
-            InDoubt(
-                xid=prepared.xid,
-                gid=prepared.gid,
-                owner=prepared.owner,
-                database=prepared.database,
-                age_s=prepared.age.total_seconds(),
-                too_long=prepared.age.total_seconds() > config.prepared.doubt_warning,
-                wal_bytes=max(0, source_lsn - entry.prepare_lsn) if entry else None,
-                in_kafka=_in_kafka(entry, known=ledger is not None),
-                rows=entry.rows if entry else None,
-                topics=entry.topics if entry else (),
-                global_id=parsed.global_id,
-                branch=parsed.branch,
-                statements=statements_left(prepared.gid, parsed.global_id, others),
-                siblings=tuple(map(describe_sibling, others)),
-                torn=is_torn(others),
-                held_back=held_back_by(others, config.group.members, branches.last),
-            )
-        )
-    return tuple(found)
-
-
-def _in_kafka(entry: Prepared | None, *, known: bool) -> Literal["open", "parked", "not yet read", "not known"]:
-    if entry is None:
-        return "not yet read" if known else "not known"
-    return "open" if entry.state == "open" else "parked"
-
-
-def branches_in_doubt(
-    config: Config, recovered: RecoveredState | None = None
-) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
-    """Add what other branches' topics say; also return the topics that could not be read, with the
-    reasons.
-    """
-    ledger = (recovered or read_progress(config)).unresolved.values()
-    found = in_doubt(config, ledger)
-    wanted = {each.global_id: each.age_s for each in found if each.global_id}
-    if not wanted:
-        return found, ()
-    since_ms = int((time.time() - max(wanted.values()) - CLOCKS_APART_S) * 1000)
-    believed = config.group.members or (config.prefix,)
-    ledgers = Ledgers(kafka_settings(config), Registry(registry_settings(config)), believed)
-    branches = ledgers.branches(wanted.keys(), since_ms)
-    return in_doubt(config, ledger, branches), branches.unread

@@ -29,7 +29,6 @@ from twofold.config import Config
 from twofold.errors import Unreachable, UsageError
 from twofold.gids import parser
 from twofold.group.frontier_asks import FrontierAsks
-from twofold.group.in_doubt_warnings import InDoubtWarnings
 from twofold.group.member_commits import MemberCommits, require_members
 from twofold.inspect.checks import check, slot_gone
 from twofold.inspect.status_report import read_progress_if_any
@@ -46,6 +45,7 @@ from twofold.loads.load_pool import LoadPool
 from twofold.loads.loader import Load
 from twofold.loads.reader import Reader
 from twofold.run import last_refusal
+from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.interruptible import InterruptibleStep
 from twofold.run.ledger import Ledger

@@ -20,8 +20,8 @@ from twofold.bridge import Event, State, actions, events, frontier, step
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage, Refused, RunEnded
 from twofold.group.frontier_asks import FrontierAsks
-from twofold.group.in_doubt_warnings import InDoubtWarnings
 from twofold.kafka.registrar import Registrar
+from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.interruptible import StopRequested
 from twofold.run.loading import Loading
@@ -132,7 +132,7 @@ class Run:
             self._observer.turned()
             busy = self._worker.busy  # before the answers are taken: one that comes behind them is not overslept
             self._step_all(self._worker.answers(ANSWER_WAIT_S if drained and busy else 0))
-            self._step_all(self._timers.due(now, drained=drained))
+            self._step_all(self._timers.due(now, drained=drained, in_doubt=len(self.state.prepared)))
             if self._frontiers is not None:
                 self._step_all(self._frontiers.take_due(self.state))
             self._report()
@@ -190,8 +190,8 @@ class Run:
 
     def _wait_s(self, now: float) -> float:
         """Return the time until something is due."""
-        held_s = self._collector.wait_s(time.time_ns() // 1_000_000, len(self.state.prepared))
-        return min(self._timers.wait_s(now), held_s)
+        in_doubt = len(self.state.prepared)
+        return min(self._timers.wait_s(now, in_doubt), self._collector.wait_s(time.time_ns() // 1_000_000, in_doubt))
 
     def _announce_for_frontier(self) -> None:
         """Announce what the collector holds back: a frontier that is asked for waits for it."""
@@ -213,7 +213,7 @@ class Run:
             return
         now = time.monotonic()
         self._step_all(self._worker.answers())
-        self._step_all(self._timers.due(now, drained=True))
+        self._step_all(self._timers.due(now, drained=True, in_doubt=len(self.state.prepared)))
         self._step_bridge(events.Drained())
         self._report()
 
@@ -235,7 +235,8 @@ class Run:
             self._executor.keep_told(collected.told)
         self._step_bridge(collected.event, collected.at_us)
         if isinstance(collected.event, events.PrepareRead):
-            self._timers.staged(collected.event.identity, time.monotonic() - collected.held_ms / 1000)
+            since = time.monotonic() - collected.held_ms / 1000
+            self._timers.staged(collected.event.identity, since, len(self.state.prepared))
 
     def _end_turn_if_full(self) -> None:
         now = time.monotonic()
@@ -261,7 +262,9 @@ class Run:
         self._observer.stepped(event, decided, self.state, at_us)
         match event:
             case events.PreparedOpened(identity):
-                self._timers.opened(identity, self._executor.begun(identity))
+                begun = self._executor.begun(identity)
+                if self.state.find(identity):
+                    self._timers.opened(identity, begun)
             case events.CommitPreparedRead(identity) | events.RollbackPreparedRead(identity):
                 self._timers.ended(identity)
             case events.PlainRead() | events.MessageRead():

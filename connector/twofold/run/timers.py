@@ -24,10 +24,10 @@ nothing sooner.
 
 
 class Timers:
-    """Deadlines of one run. The delay of a kind is constant, so each falls due in the order in
-    which it was given.
+    """Deadlines of one run, and nothing else of a transaction. The delay of a kind is constant, so
+    each falls due in the order in which it was given.
 
-    `pool`: if more are in doubt, they are a crowd.
+    `in_doubt`: how many are in doubt, as the bridge has it. More than `pool` are a crowd.
     """
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
@@ -36,29 +36,25 @@ class Timers:
         self._pool = pool
         self._idle_s = idle_s
         self._idle_at = now + idle_s
-        self._in_doubt: set[PreparedIdentity] = set()
         self._young: OrderedDict[PreparedIdentity, float] = OrderedDict()
         self._staged: OrderedDict[PreparedIdentity, float] = OrderedDict()
         self._opened: OrderedDict[PreparedIdentity, float] = OrderedDict()
 
-    def staged(self, identity: PreparedIdentity, now: float) -> None:
-        self._in_doubt.add(identity)
-        if len(self._in_doubt) <= self._pool and self._open_within_s > YOUNG_S:
+    def staged(self, identity: PreparedIdentity, now: float, in_doubt: int) -> None:
+        if in_doubt <= self._pool and self._open_within_s > YOUNG_S:
             self._young[identity] = now + YOUNG_S
         self._staged[identity] = now + self._open_within_s
 
     def opened(self, identity: PreparedIdentity, begun: float) -> None:
         """Note when its Kafka transaction began."""
-        if identity in self._in_doubt:
-            self._opened[identity] = begun + self._hold_s
+        self._opened[identity] = begun + self._hold_s
 
     def ended(self, identity: PreparedIdentity) -> None:
         """Note that its outcome was read."""
-        self._in_doubt.discard(identity)
         for deadlines in (self._young, self._staged, self._opened):
             deadlines.pop(identity, None)
 
-    def due(self, now: float, *, drained: bool) -> list[Event]:
+    def due(self, now: float, *, drained: bool, in_doubt: int) -> list[Event]:
         """Yield the events whose time has come.
 
         `drained`: nothing waits to be read, so transactions that are no longer young are opened.
@@ -66,7 +62,7 @@ class Timers:
         events: list[Event] = []
         if drained:
             events += map(OpenDue, self._past(self._young, now))
-        events += map(OpenDue, self._past(self._staged, now - self._patience_s))
+        events += map(OpenDue, self._past(self._staged, now - self._patience_s(in_doubt)))
         held = f"open for {self._hold_s:g} s (prepared.hold)"
         events += (ParkDue(identity, held) for identity in self._past(self._opened, now))
         if now >= self._idle_at:
@@ -74,16 +70,15 @@ class Timers:
             events.append(IdleDue())
         return events
 
-    def wait_s(self, now: float) -> float:
+    def wait_s(self, now: float, in_doubt: int) -> float:
         """Return the time until the next deadline."""
-        kinds = ((self._young, 0.0), (self._staged, self._patience_s), (self._opened, 0.0))
+        kinds = ((self._young, 0.0), (self._staged, self._patience_s(in_doubt)), (self._opened, 0.0))
         firsts = (next(iter(deadlines.values())) + more_s for deadlines, more_s in kinds if deadlines)
         return max(0.0, min([self._idle_at, *firsts]) - now)
 
-    @property
-    def _patience_s(self) -> float:
+    def _patience_s(self, in_doubt: int) -> float:
         """How much longer than `open_within_s` those that are staged may wait."""
-        return self._open_within_s * (CROWD_FACTOR - 1) if len(self._in_doubt) > self._pool else 0.0
+        return self._open_within_s * (CROWD_FACTOR - 1) if in_doubt > self._pool else 0.0
 
     @staticmethod
     def _past(deadlines: OrderedDict[PreparedIdentity, float], now: float) -> Iterator[PreparedIdentity]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 
 from twofold.errors import SetupError, Unreachable
-from twofold.source.connection import connect
+from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import conflict_reason, error_text
 from twofold.source.primary import connect_to_primary, is_standby
 from twofold_common.positions import NO_LSN, Lsn, parse_lsn
@@ -69,7 +68,9 @@ class PreparedTransaction:
     gid: str
     owner: str
     database: str
-    age: timedelta
+    prepared_at: float
+    age_s: float
+    """By the server's clock."""
 
 
 def identify(conninfo: str) -> ServerIdentity:
@@ -157,10 +158,23 @@ def prepared_transactions(conninfo: str, *, all_databases: bool = True) -> tuple
     A slot's stream only ever sends those of its own database; creating a slot waits for all.
     """
     with connect_to_primary(conninfo) as connection:
-        cursor = connection.cursor(row_factory=class_row(PreparedTransaction))
-        cursor.execute(
-            "SELECT transaction::text::bigint AS xid, gid, owner::text, database::text, clock_timestamp() - prepared AS age"
-            " FROM pg_catalog.pg_prepared_xacts WHERE %s OR database = current_database() ORDER BY prepared, gid",
-            (all_databases,),
-        )
-        return tuple(cursor.fetchall())
+        return list_prepared(connection, all_databases=all_databases)
+
+
+def list_prepared(
+    connection: PlainConnection, *, all_databases: bool = False, at_most: int | None = None
+) -> tuple[PreparedTransaction, ...]:
+    """Return those that this server lists, oldest first."""
+    cursor = connection.cursor(row_factory=class_row(PreparedTransaction))
+    cursor.execute(
+        """
+        SELECT p.transaction::text::bigint AS xid, p.gid, p.owner::text, p.database::text,
+               extract(epoch FROM p.prepared)::float8 AS prepared_at,
+               extract(epoch FROM pg_catalog.clock_timestamp() - p.prepared)::float8 AS age_s
+          FROM pg_catalog.pg_prepared_xacts p
+         WHERE %s OR p.database = pg_catalog.current_database()
+         ORDER BY p.prepared, p.gid LIMIT %s
+        """,
+        (all_databases, at_most),
+    )
+    return tuple(cursor.fetchall())

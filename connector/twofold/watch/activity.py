@@ -19,9 +19,8 @@ from twofold.gids import describe
 from twofold.run.observer import BackfillProgress
 from twofold.watch.activity_view import ActivityView, Outage, Phase, Positions, Totals
 from twofold.watch.commit_flights import CommitFlights
-from twofold.watch.in_doubt_log import InDoubtSpan
+from twofold.watch.in_doubt_log import InDoubtLog, InDoubtSpan
 from twofold.watch.journal import Journal
-from twofold.watch.prepared_follower import PreparedFollower
 from twofold.watch.table_counts import TableCount, TableCounts
 from twofold_avro.records import Commit, Pin
 
@@ -39,7 +38,7 @@ class Activity:
         self._state: State | None = None
         self._totals = Totals()
         self._flights = CommitFlights()
-        self._prepared = PreparedFollower(self._tell_parked)
+        self._in_doubt = InDoubtLog(self._tell_parked)
         self._tables = TableCounts()
         self._backfills: tuple[BackfillProgress, ...] = ()
         self._journal = Journal()
@@ -58,7 +57,7 @@ class Activity:
         with self._lock:
             self._turned = time.monotonic()
             self._flights.clear()
-            self._prepared.clear()
+            self._in_doubt.clear()
             self._backfills = ()
             self._state = state
             self._totals.recoveries += 1
@@ -92,7 +91,7 @@ class Activity:
                     pass
             for action in decided:
                 self._decided(action, at_us)
-            self._prepared.follow(event, decided, state, self._totals.prepared, self._clock())
+            self._in_doubt.follow(event, decided, state, self._totals.prepared, self._clock())
             self._state = state
 
     def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
@@ -144,7 +143,7 @@ class Activity:
                     ends=totals.ends.copy(),
                     latencies=totals.latencies.copy(),
                 ),
-                in_doubt=self._prepared.log.view(),
+                in_doubt=self._in_doubt.view(),
                 backfills=self._backfills,
                 stale_tables=self._tables.stale,
                 journal=self._journal.lines,
@@ -192,7 +191,7 @@ class Activity:
             case actions.CommitChunk():
                 self._flights.give_chunk(now)
             case actions.CommitOpenPrepared(identity):
-                self._flights.give_prepared(self._prepared.rows(identity), at_us, now)
+                self._flights.give_prepared(self._in_doubt.rows(identity), at_us, now)
             case _:
                 pass
 

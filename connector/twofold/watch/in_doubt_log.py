@@ -1,20 +1,31 @@
-"""Prepared transactions as the page's bars: when each was read, opened, parked, and how it ended.
+"""The times of prepared transactions, as the page's bars: when each was read, opened, parked, and
+how it ended.
 
-`InDoubtLog` changes in place, one identity at a time: the cost of a step does not grow with the
-transactions in doubt. `view` gives a copy that no later call changes.
+`InDoubtLog` follows the bridge's steps and decides nothing. It changes in place, one identity at a
+time: the cost of a step does not grow with the transactions in doubt.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from twofold.bridge import Event, State, actions, events
+from twofold.bridge.sorted_map import SortedMap
+from twofold.bridge.state import Phase, Prepared, TransactionsInDoubt
 from twofold_common.positions import Lsn, PreparedIdentity
 
 ENDED_MAX = 40
 InDoubtState: TypeAlias = Literal["staged", "open", "parked", "committing"]
 Outcome: TypeAlias = Literal["committed", "rolled back"]
+_STATES: Mapping[Phase, InDoubtState] = {
+    Phase.STAGED: "staged",
+    Phase.OPENING: "staged",
+    Phase.OPEN: "open",
+    Phase.PARKED: "parked",
+}
 
 
 class InDoubtSpan(NamedTuple):
@@ -42,71 +53,127 @@ class InDoubtView:
 
 
 class InDoubtLog:
-    """One a process; not for two threads at once."""
+    """One a process; not for two threads at once.
 
-    def __init__(self) -> None:
-        self.live: dict[PreparedIdentity, InDoubtSpan] = {}
+    `count` counts how many came into which state. `tell_parked` is called for each that is parked.
+    """
+
+    def __init__(self, tell_parked: Callable[[InDoubtSpan, float], None]) -> None:
+        self._tell_parked = tell_parked
+        self._live: dict[PreparedIdentity, InDoubtSpan] = {}
         self._past: deque[InDoubtSpan] = deque(maxlen=ENDED_MAX)
         self._committing: deque[tuple[Lsn, PreparedIdentity]] = deque()
         self._unannounced: deque[tuple[Lsn, int]] = deque()
+        """How many were committed up to there whose prepare no event announced: they were in doubt
+        for less than a read of the socket, and have no bar.
+        """
+        self._seen = TransactionsInDoubt()
+        self._due: SortedMap[Lsn, PreparedIdentity] = SortedMap()
 
     def view(self) -> InDoubtView:
-        """Return both as they are now."""
-        return InDoubtView(self.live.copy(), tuple(self._past))
+        """Return a copy that no later call changes."""
+        return InDoubtView(self._live.copy(), tuple(self._past))
 
     def clear(self) -> None:
-        """Forget those without an outcome: the stream brings them to a new run again."""
-        self.live.clear()
+        """Forget those of an ended run without an outcome: the stream brings them again."""
+        self._live.clear()
         self._committing.clear()
         self._unannounced.clear()
+        self._seen, self._due = TransactionsInDoubt(), SortedMap()
 
-    def note(self, identity: PreparedIdentity, rows: int, state: InDoubtState, now: float, why: str) -> bool:
-        """Record the state. Return False if it was already recorded."""
-        known = self.live.get(identity)
+    def rows(self, identity: PreparedIdentity) -> int:
+        span = self._live.get(identity)
+        return span.rows if span else 0
+
+    def follow(
+        self, event: Event, decided: Sequence[actions.Action], state: State, count: Counter[str], now: float
+    ) -> None:
+        """Note what a step has made of them, and count it."""
+        why = (
+            {each.identity: each.why for each in decided if isinstance(each, actions.AbortPrepared)} if decided else {}
+        )
+        match event:
+            case events.PrepareRead(identity, park_reason=reason) if reason:
+                why[identity] = reason
+            case events.CommitPreparedRead(identity, _, end_lsn):
+                if span := self._live.get(identity):
+                    self._live[identity] = span._replace(state="committing")
+                    self._committing.append((end_lsn, identity))
+                    count["committing"] += 1
+            case events.PlainRead(end_lsn=end_lsn, committed=committed, rolled_back=rolled_back):
+                if committed or rolled_back:
+                    count["staged"] += committed + rolled_back
+                    count["committing"] += committed
+                    count["rolled back"] += rolled_back
+                    self._unannounced.append((end_lsn, committed))
+            case events.RollbackPreparedRead(identity):
+                count["rolled back"] += self._end(identity, "rolled back", now)
+            case _:
+                pass
+        if state.prepared is not self._seen:
+            for each in self._moved(event, state):
+                if span := self._note(each, why.get(each.identity, ""), now):
+                    count[span.state] += 1
+                    if span.state == "parked":
+                        self._tell_parked(span, now)
+            self._seen = state.prepared
+        self._due = state.due
+        count["committed"] += self._end_up_to(state.applied_lsn, now)
+
+    def _moved(self, event: Event, state: State) -> list[Prepared]:
+        """Return those that the step may have moved: the one that the event names, and those that
+        were due.
+        """
+        touched = dict.fromkeys(self._opened_or_parked(state))
+        match event:
+            case (
+                events.PrepareRead()
+                | events.PreparedOpened()
+                | events.PreparedAborted()
+                | events.PreparedCommitted()
+                | events.OpenDue()
+                | events.ParkDue()
+            ):
+                touched[event.identity] = None
+            case _:
+                pass
+        return [entry for identity in touched if (entry := state.find(identity))]
+
+    def _opened_or_parked(self, state: State) -> Iterator[PreparedIdentity]:
+        """Yield those that were due before the step: the bridge takes the oldest first."""
+        for prepare_lsn, identity in self._due.items():
+            if prepare_lsn in state.due:
+                return
+            yield identity
+
+    def _note(self, prepared: Prepared, why: str, now: float) -> InDoubtSpan | None:
+        """Note where it stands; None if that was noted before."""
+        known, state = self._live.get(prepared.identity), _STATES[prepared.phase]
         if known is not None and known.state == state:
-            return False
-        span = known._replace(state=state) if known else InDoubtSpan(identity, rows, state, now)
+            return None
+        span = known._replace(state=state) if known else InDoubtSpan(prepared.identity, prepared.rows, state, now)
         if state == "open" and span.opened_at is None:
             span = span._replace(opened_at=now)
         if state == "parked" and span.parked_at is None:
             span = span._replace(parked_at=now, park_reason=why or "no place in the pool")
-        self.live[identity] = span
-        return True
+        self._live[prepared.identity] = span
+        return span
 
-    def resolve(self, identity: PreparedIdentity, end_lsn: Lsn) -> bool:
-        """Record that its COMMIT PREPARED was read.
-
-        Return False if the transaction is not known.
-        """
-        span = self.live.get(identity)
-        if span is None:
-            return False
-        self.live[identity] = span._replace(state="committing")
-        self._committing.append((end_lsn, identity))
-        return True
-
-    def resolve_unannounced(self, count: int, end_lsn: Lsn) -> None:
-        """Record that so many were committed up to there whose prepare was never announced.
-
-        They were in doubt for less than a read of the socket and have no bar.
-        """
-        self._unannounced.append((end_lsn, count))
-
-    def end(self, identity: PreparedIdentity, outcome: Outcome, now: float) -> bool:
-        """Record the outcome that is in Kafka. Return False if the transaction is not known."""
-        span = self.live.pop(identity, None)
+    def _end(self, identity: PreparedIdentity, outcome: Outcome, now: float) -> bool:
+        """Note the outcome that is in Kafka. Return False if the transaction is not known."""
+        span = self._live.pop(identity, None)
         if span is None:
             return False
         self._past.append(span._replace(ended_at=now, outcome=outcome))
         return True
 
-    def end_up_to(self, applied_lsn: Lsn, now: float) -> int:
-        """Record as committed what ends up to there, and return how many those are. Outcomes are
-        read in the order of their ends.
+    def _end_up_to(self, applied_lsn: Lsn, now: float) -> int:
+        """Note as committed what ends up to there, and return how many those are. Outcomes are read
+        in the order of their ends.
         """
         committed = 0
         while self._committing and self._committing[0][0] <= applied_lsn:
-            committed += self.end(self._committing.popleft()[1], "committed", now)
+            committed += self._end(self._committing.popleft()[1], "committed", now)
         while self._unannounced and self._unannounced[0][0] <= applied_lsn:
             committed += self._unannounced.popleft()[1]
         return committed

@@ -34,7 +34,7 @@ class Metrics:
         sampler: Sampler,
         held_back: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        """`held_back`: in a source group, the numbers of `count_held_back_by`."""
+        """`held_back`: in a source group, the numbers of `InDoubtAnswers.count_held_back`."""
         self._name = name
         self._slot = slot
         self._view = view

@@ -10,17 +10,15 @@ from typing import Any
 
 from twofold import __version__
 from twofold.config import Config
-from twofold.gids import parser
 from twofold.row_path import slowness
 from twofold.run.observer import BackfillProgress
 from twofold.watch.activity import Activity
 from twofold.watch.activity_view import ActivityView
-from twofold.watch.branch_view import BranchView
 from twofold.watch.cause import find_cause
 from twofold.watch.history import INTERVAL_S, Sample
+from twofold.watch.in_doubt_answers import InDoubtAnswers, list_settled
 from twofold.watch.sampler import Sampler
 from twofold.watch.server import Health
-from twofold.watch.snapshot_in_doubt import list_in_doubt, list_settled
 from twofold.watch.table_counts import TableCount
 from twofold_common.positions import Lsn, format_lsn
 
@@ -73,7 +71,7 @@ def take_snapshot(
     activity: Activity,
     health: Health,
     sampler: Sampler,
-    branches: BranchView,
+    in_doubt: InDoubtAnswers,
     *,
     now: float,
     after: float,
@@ -116,8 +114,8 @@ def take_snapshot(
         **list_tables(activity.tables(), view.backfills),
         "hold_s": config.prepared.hold,
         "doubt_s": config.prepared.doubt_warning,
-        "in_doubt": list_in_doubt(view, sampler, branches, now, parser(config.prepared.gid_patterns)),
-        "branches_unread": list(branches.unread),
+        "in_doubt": in_doubt.list_all(view, sampler.source, now),
+        "branches_unread": list(in_doubt.unread),
         "settled": list_settled(view),
         "holders": [
             {**asdict(each), "confirmed_lsn": _lsn(each.confirmed_lsn), "own": each.slot == config.slot}

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twofold.source.connection import PlainConnection
+from twofold.source.identity import PreparedTransaction, list_prepared
 from twofold_common.positions import Lsn
 
 _WAL = """
@@ -20,12 +21,7 @@ SELECT s.slot_name::text, s.active_pid, s.wal_status, s.safe_wal_size,
  WHERE s.restart_lsn IS NOT NULL
  ORDER BY s.restart_lsn LIMIT 20
 """
-_PREPARED = """
-SELECT p.transaction::text::bigint, p.gid, p.owner::text, extract(epoch FROM p.prepared)::float8
-  FROM pg_catalog.pg_prepared_xacts p
- WHERE p.database = pg_catalog.current_database()
- ORDER BY p.prepared LIMIT 200
-"""
+PREPARED_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +38,14 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedAtSource:
-    """A prepared transaction of the database, as pg_prepared_xacts has it."""
-
-    xid: int
-    gid: str
-    owner: str
-    prepared_at: float
-
-
-@dataclass(frozen=True, slots=True)
 class SourceView:
     """PostgreSQL's side at one moment."""
 
     wal_lsn: Lsn
     version: str
     holders: tuple[Holder, ...]
-    prepared: tuple[PreparedAtSource, ...]
+    prepared: tuple[PreparedTransaction, ...]
+    """The oldest of them."""
 
 
 def read_source(connection: PlainConnection) -> SourceView:
@@ -74,5 +61,5 @@ def read_source(connection: PlainConnection) -> SourceView:
             Holder(slot, pid, status, safe, held, None if confirmed is None else Lsn(confirmed))
             for slot, pid, status, safe, held, confirmed in holders
         ),
-        tuple(PreparedAtSource(*each) for each in connection.execute(_PREPARED).fetchall()),
+        list_prepared(connection, at_most=PREPARED_MAX),
     )

@@ -12,15 +12,15 @@ from contextlib import ExitStack, contextmanager
 from twofold.config import Config
 from twofold.errors import TwofoldError
 from twofold.gids import parser
-from twofold.inspect.status_report import branches_in_doubt
+from twofold.inspect.in_doubt import add_branches, read_in_doubt
+from twofold.inspect.status_report import read_progress
 from twofold.watch.activity import Activity
-from twofold.watch.branch_view import BranchView
+from twofold.watch.in_doubt_answers import InDoubtAnswers
 from twofold.watch.metrics import Metrics
 from twofold.watch.mirror_view import MirrorView
 from twofold.watch.sampler import Sampler
 from twofold.watch.server import Health, StatusServer, StatusSources, judge_health
 from twofold.watch.snapshot import take_snapshot
-from twofold.watch.snapshot_in_doubt import count_held_back_by
 
 _log = logging.getLogger(__name__)
 
@@ -48,19 +48,20 @@ def serve_status(config: Config) -> Iterator[Activity]:
 
 def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServer | None:
     sampler = Sampler(config.conninfo, activity, MirrorView(config).read)
-    branches = BranchView(lambda: branches_in_doubt(config))
+    in_doubt = InDoubtAnswers(
+        lambda: add_branches(config, read_in_doubt(config, read_progress(config))), parser(config.prepared.gid_patterns)
+    )
     bound_s = config.kafka.call_timeout + SLACK_S
 
     def health() -> Health:
         return judge_health(activity.view(), turn_bound_s=bound_s)
 
     def held_back() -> tuple[int, int]:
-        parse_gid = parser(config.prepared.gid_patterns)
-        return count_held_back_by(activity.view(), sampler, branches, time.time(), parse_gid)
+        return in_doubt.count_held_back(activity.view(), sampler.source, time.time())
 
     in_group = held_back if config.group.name is not None else None
     sources = StatusSources(
-        status=lambda after: take_snapshot(config, activity, health(), sampler, branches, now=time.time(), after=after),
+        status=lambda after: take_snapshot(config, activity, health(), sampler, in_doubt, now=time.time(), after=after),
         metrics=Metrics(config.name, config.slot, activity.view, health, sampler, in_group).text,
         health=health,
     )

@@ -15,11 +15,12 @@ from dataclasses import replace
 from fixtures.connector import Installation
 from twofold.bridge import Event, State, events, initial, step
 from twofold.config import load
-from twofold.inspect.status_report import InDoubt
+from twofold.group.ledgers import Branch
+from twofold.inspect.in_doubt import InDoubt
 from twofold.run.observer import BackfillProgress
 from twofold.watch.activity import Activity
-from twofold.watch.branch_view import BranchView
 from twofold.watch.history import HOUR_S, INTERVAL_S, Sample
+from twofold.watch.in_doubt_answers import InDoubtAnswers
 from twofold.watch.metrics import Metrics
 from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.sampler import Sampler
@@ -32,7 +33,8 @@ PREFIX = "bank"
 _UID = struct.pack(">qqiii", 0x0A00_0207, 0x1F9C_03E4, 7, 41, 2)
 NARAYANA = f"131077_{b64encode(_UID + b'shop-1').decode()}_{b64encode(_UID[::-1]).decode()}"
 FOR_DATABASE_2 = "4711_dHJhbnNmZXItODE1_bGVkZ2Vy"
-SIBLING = "4711:transfer-815 branch billing of billing is committed"
+FOR_DATABASE_1 = "4711_dHJhbnNmZXItODE1_YmlsbGluZw=="
+SIBLING = Branch("billing", FOR_DATABASE_1, "4711:transfer-815", "committed")
 
 
 class Clock:
@@ -76,7 +78,7 @@ class Scene:
                 replace(each, slot=PREFIX, active_pid=4711, held_bytes=18 << 20) for each in sampler.source.holders
             )
             sampler.source = replace(sampler.source, holders=tuple(holders))
-        view = BranchView(lambda: (self.branches, ()))
+        view = InDoubtAnswers(lambda: (self.branches, ()))
 
         def health() -> Health:
             return judge_health(activity.view(), turn_bound_s=300)
@@ -163,7 +165,11 @@ def overview(bank: Installation, now: float) -> Scene:
 
 def _branch(gid: str) -> InDoubt:
     return InDoubt(
-        xid=80_113, gid=gid, owner="billing", database="bank", age_s=95, too_long=False, wal_bytes=9000,
-        in_kafka="parked", rows=3, topics=(), global_id="4711:transfer-815", branch="ledger",
-        statements=(f"COMMIT PREPARED '{gid}';",), siblings=(SIBLING,),
-    )  # fmt: skip
+        xid=80_113,
+        gid=gid,
+        owner="billing",
+        age_s=95,
+        global_id="4711:transfer-815",
+        branch="ledger",
+        others=(SIBLING,),
+    )

@@ -22,9 +22,9 @@ from twofold.cli import audit, doctor, prepared, status
 from twofold.cli.output import say
 from twofold.doctor import Finding
 from twofold.errors import Refused, SetupError, Unreachable
-from twofold.group.in_doubt_warnings import statements
 from twofold.inspect.audit import Audit
-from twofold.inspect.status_report import BackfillStatus, InDoubt, Status
+from twofold.inspect.in_doubt import InDoubt
+from twofold.inspect.status_report import BackfillStatus, Status
 from twofold.watch.logs import set_up
 from twofold.watch.page_client import PageAnswer
 from twofold.watch.server import Health, StatusServer, StatusSources
@@ -148,7 +148,8 @@ def test_the_page() -> None:
 
 def test_what_is_offered_is_exact() -> None:
     text = HOSTILE.replace("\x00", "")
-    for offered in (*statements(text), sql_literal(text), table_argument(text, text), shell_argument(text)):
+    statements = InDoubt(xid=1, gid=text, age_s=1, global_id=None, branch=None).statements
+    for offered in (*statements, sql_literal(text), table_argument(text, text), shell_argument(text)):
         assert printable(offered) == offered
     assert sql_literal("it's") == "'it''s'"
     assert sql_literal("a\nb\\'\u202e\U000e0001") == "E'a\\u000ab\\\\''\\u202e\\U000e0001'"

@@ -11,8 +11,9 @@ import pytest
 
 from twofold.cli.status import Seen, _clock, _kafka_lines
 from twofold.errors import Unreachable
-from twofold.group.siblings import HeldBack
-from twofold.inspect.status_report import InDoubt, Status
+from twofold.group.ledgers import Branch
+from twofold.inspect.in_doubt import HeldBack, InDoubt
+from twofold.inspect.status_report import Status
 from twofold.row_path import SLOW
 from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.page_client import PageAnswer
@@ -102,8 +103,7 @@ def test_a_branch_in_doubt_names_who_waits_for_it_and_what_ends_it() -> None:
     east = HeldBack("bank_east", 40, 4, NOON)
     branch = InDoubt(
         xid=7, gid="g", owner="me", database="west", age_s=60, too_long=False, wal_bytes=1, in_kafka="parked", rows=4,
-        topics=(), global_id="1:g", branch="b", statements=("COMMIT PREPARED 'g';",), siblings=("committed",),
-        held_back=(east,),
+        global_id="1:g", branch="b", others=(Branch("bank_east", "g2", "1:g", "committed"),), held_back=(east,),
     )  # fmt: skip
     assert (
         "    HOLDS BACK 4 commit records of bank_east from 40 on, committed at 2024-03-01 12:00:00;"

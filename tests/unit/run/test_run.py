@@ -54,18 +54,21 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
     assert loading.turn.called != half_prepared
 
 
-def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka's own timeout has counted all the while."""
+@pytest.mark.parametrize("ended", [False, True])
+def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest.MonkeyPatch, *, ended: bool) -> None:
+    """Kafka's own timeout has counted all the while. Not if its outcome was read meanwhile."""
     names = "state session collector worker loading doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
     timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, pool=1, now=100)
     executor = MagicMock(begun=lambda _: 100.0)
+    parts["state"].find.return_value = None if ended else object()
     run = Run(**parts, executor=executor, timers=timers, stop=threading.Event())
     monkeypatch.setattr(module, "step", lambda state, _: (state, ()))
     identity = PreparedIdentity(1, "a")
     run._take_collected(CollectedEvent(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1)))
     run._step_bridge(events.PreparedOpened(identity))
-    assert events.ParkDue(identity, "open for 30 s (prepared.hold)") in timers.due(130, drained=True)
+    due = timers.due(130, drained=True, in_doubt=1)
+    assert (events.ParkDue(identity, "open for 30 s (prepared.hold)") in due) is not ended
 
 
 @pytest.mark.parametrize(

@@ -13,34 +13,32 @@ import pytest
 from twofold.bridge import events, initial, step
 from twofold.errors import Unreachable
 from twofold.gids import Parse, parse, parser
-from twofold.group.siblings import HeldBack
-from twofold.inspect.status_report import InDoubt
+from twofold.group.ledgers import Branch
+from twofold.inspect.in_doubt import HeldBack, InDoubt
 from twofold.watch.activity import Activity
-from twofold.watch.branch_view import ASKED_AGAIN_S, KNOWN_FOR_S, BranchView
-from twofold.watch.sampler import Sampler
-from twofold.watch.snapshot_in_doubt import count_held_back_by, list_in_doubt
+from twofold.watch.in_doubt_answers import ASKED_AGAIN_S, KNOWN_FOR_S, InDoubtAnswers
 from twofold_common.positions import Lsn, PreparedIdentity
 
 XA = "1234_Z3RyaWQ=_YnF1YWw="
 
 
-def report(gid: str, *statements: str, siblings: tuple[str, ...] = (), held_back: tuple[HeldBack, ...] = ()) -> InDoubt:
+SIBLING = Branch("other", "1234_Z3RyaWQ=_b3RoZXI=", "1234:gtrid", "committed")
+COMMIT = f"COMMIT PREPARED '{XA}';"
+
+
+def report(gid: str, *others: Branch, held_back: tuple[HeldBack, ...] = ()) -> InDoubt:
     return InDoubt(
-        xid=7, gid=gid, owner="me", database="bank", age_s=60, too_long=False, wal_bytes=1, in_kafka="open", rows=4,
-        topics=(), global_id="1234:gtrid", branch="bqual", statements=statements, siblings=siblings,
-        held_back=held_back,
-    )  # fmt: skip
+        xid=7, gid=gid, owner="me", age_s=60, global_id="1234:gtrid", branch="bqual", others=others, held_back=held_back
+    )
 
 
-def listed(gid: str, branches: BranchView, now: float = 1060.0, parse_gid: Parse = parse) -> dict[str, object]:
-    activity = prepared(gid)
-    (found,) = list_in_doubt(activity.view(), Sampler("", activity), branches, now, parse_gid)
+def listed(gid: str, answers: InDoubtAnswers, now: float = 1060.0) -> dict[str, object]:
+    (found,) = answers.list_all(prepared(gid).view(), None, now)
     return found
 
 
-def counted(gid: str, branches: BranchView, now: float = 1060.0) -> tuple[int, int]:
-    activity = prepared(gid)
-    return count_held_back_by(activity.view(), Sampler("", activity), branches, now)
+def counted(gid: str, answers: InDoubtAnswers, now: float = 1060.0) -> tuple[int, int]:
+    return answers.count_held_back(prepared(gid).view(), None, now)
 
 
 def prepared(gid: str) -> Activity:
@@ -56,11 +54,11 @@ def prepared(gid: str) -> Activity:
 class Asked:
     """Answers in the thread of the view, which a test waits for."""
 
-    def __init__(self, *answers: Sequence[InDoubt] | Exception) -> None:
+    def __init__(self, *answers: Sequence[InDoubt] | Exception, parse_gid: Parse = parse) -> None:
         self.answers = list(answers)
         self.now = 0.0
         self.may_answer = threading.Event()
-        self.view = BranchView(self.ask, lambda: self.now)
+        self.view = InDoubtAnswers(self.ask, parse_gid, lambda: self.now)
 
     def ask(self) -> tuple[Sequence[InDoubt], Sequence[str]]:
         assert self.may_answer.wait(10)
@@ -85,25 +83,25 @@ def test_an_opaque_gid_has_no_other_branches() -> None:
 
 
 def test_a_gid_of_ones_own_pattern_has_other_branches() -> None:
-    found = listed("pay-7-bank", Asked().view, now=0, parse_gid=parser((r"pay-(?P<global>\d+)-(?P<branch>\w+)",)))
+    own = parser((r"pay-(?P<global>\d+)-(?P<branch>\w+)",))
+    found = listed("pay-7-bank", Asked(parse_gid=own).view, now=0)
     assert (found["global_id"], found["branch"], found["statements"]) == ("7", "bank", [])
 
 
 def test_a_branch_is_offered_nothing_until_its_siblings_are_known_and_then_what_keeps_them_whole() -> None:
-    commit = f"COMMIT PREPARED '{XA}';"
-    asked = Asked([report(XA, commit, siblings=("its sibling is committed",))])
+    asked = Asked([report(XA, SIBLING)])
     before = listed(XA, asked.view)
     assert (before["global_id"], before["branch"]) == ("1234:gtrid", "bqual")
     assert before["statements"] == []
     assert before["statements_wait"]
     asked.wait()
     after = listed(XA, asked.view)
-    assert (after["statements"], after["siblings"]) == ([commit], ["its sibling is committed"])
+    assert (after["statements"], after["siblings"]) == ([COMMIT], ["1234:gtrid branch other of other is committed"])
     assert asked.view.unread == ("other.prepared: not allowed",)
 
 
 def test_statements_are_taken_back_when_the_siblings_cannot_be_read_any_more() -> None:
-    asked = Asked([report(XA, "COMMIT PREPARED 'x';")], Unreachable("Kafka is away"))
+    asked = Asked([report(XA, SIBLING)], Unreachable("Kafka is away"))
     listed(XA, asked.view)
     asked.wait()
     assert listed(XA, asked.view)["statements"]
@@ -123,7 +121,7 @@ def test_a_young_one_is_not_asked_about(age_s: float) -> None:
 
 
 def test_it_is_asked_seldom() -> None:
-    asked = Asked([report(XA, "a")], [report(XA, "b")])
+    asked = Asked([report(XA)], [report(XA)])
     for _ in range(5):
         listed(XA, asked.view)
         asked.wait()
@@ -132,7 +130,7 @@ def test_it_is_asked_seldom() -> None:
 
 def test_who_waits_for_it_is_shown_and_counted_for_metrics() -> None:
     east = HeldBack("east", 40, 4, 1000.0)
-    asked = Asked([report(XA, "a", siblings=("committed",), held_back=(east,))])
+    asked = Asked([report(XA, SIBLING, held_back=(east,))])
     assert counted(XA, asked.view) == (0, 0)
     asked.wait()
     assert counted(XA, asked.view) == (1, 4)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from twofold.gids import ParsedGid
-from twofold.group.in_doubt_warnings import InDoubtWarnings
+from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.spool import Spool
 from twofold.stream.waiting_rows import BatchRows, PreparedRows
 from twofold_common.positions import Lsn, PreparedIdentity

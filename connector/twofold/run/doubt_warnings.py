@@ -1,7 +1,6 @@
 """Warns of a prepared transaction that is in doubt for longer than `prepared.doubt_warning`.
 
-The warning names the transaction, what it holds up, and the statements that would end it. Nothing
-is ever run here. It comes once, then again each time the age has doubled; a restart begins again.
+The warning comes once, then again each time the age has doubled; a restart begins again.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ import logging
 from collections.abc import Iterable
 
 from twofold.gids import describe
+from twofold.inspect.in_doubt import InDoubt
 from twofold.stream.waiting_rows import PreparedRows
 from twofold_common.positions import Lsn, PreparedIdentity
-from twofold_common.printable import sql_literal
 
 _log = logging.getLogger(__name__)
 
@@ -41,24 +40,32 @@ class InDoubtWarnings:
             age_s = now_s - each.prepared_at_us / 1e6
             said_at_s = said.get(each.identity, 0.0)
             if age_s >= max(self._threshold_s, 2 * said_at_s):
-                _log.warning("%s", self._message(each, age_s, read_lsn))
+                self._warn(self._describe(each, age_s, read_lsn))
                 said_at_s = age_s
             self._said_at_age_s[each.identity] = said_at_s
 
-    def _message(self, prepared: PreparedRows, age_s: float, read_lsn: Lsn) -> str:
-        gid = prepared.identity.gid
-        ended_by = "twofold prepared list says how" if prepared.parsed.global_id else " or ".join(statements(gid))
-        return (
-            f"in doubt too long: {describe(gid)} (xid {prepared.identity.xid}, database {self._database}) is prepared for {age_s:.0f} s (prepared.doubt_warning:"
-            f" {self._threshold_s:g} s), holds at least {max(0, read_lsn - prepared.prepare_lsn)} bytes of WAL, {prepared.rows.records} rows in {', '.join(prepared.topics) or 'no topic'};"
-            f" twofold status names its owner, who ends it: {ended_by}"
+    def _describe(self, prepared: PreparedRows, age_s: float, read_lsn: Lsn) -> InDoubt:
+        return InDoubt(
+            xid=prepared.identity.xid,
+            gid=prepared.identity.gid,
+            database=self._database,
+            age_s=age_s,
+            too_long=True,
+            wal_bytes=max(0, read_lsn - prepared.prepare_lsn),
+            rows=prepared.rows.records,
+            topics=prepared.topics,
+            global_id=prepared.parsed.global_id,
+            branch=prepared.parsed.branch,
         )
 
-
-def statements(gid: str) -> tuple[str, str]:
-    """Return the statements that a person could run in the transaction's database.
-
-    Twofold never runs them.
-    """
-    literal = sql_literal(gid)
-    return f"COMMIT PREPARED {literal};", f"ROLLBACK PREPARED {literal};"
+    def _warn(self, each: InDoubt) -> None:
+        _log.warning(
+            "in doubt too long: %s (xid %d) is prepared for %.0f s (prepared.doubt_warning: %g s): %s; twofold status"
+            " names its owner; to end it: %s",
+            describe(each.gid),
+            each.xid,
+            each.age_s,
+            self._threshold_s,
+            each.cost,
+            each.ending,
+        )

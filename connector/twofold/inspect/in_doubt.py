@@ -1,0 +1,223 @@
+"""What is in doubt: one value for each prepared transaction without an outcome, and its reader.
+
+Page, metrics, log, `status`, `doctor` and `prepared list` render this value. The statement that a
+person may run is decided here alone: never one that could tear a global transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from twofold.config import Config
+from twofold.gids import describe, parser
+from twofold.group.ledgers import Branch, Ledgers
+from twofold.kafka.kafka_settings import kafka_settings, registry_settings
+from twofold.kafka.progress import RecoveredState
+from twofold.kafka.schema_registry import Registry
+from twofold.source import identity
+from twofold_common.printable import sql_literal
+
+CLOCKS_APART_S = 600.0
+"""How far servers' clocks may differ.
+
+Siblings commit after all have prepared, each by its own clock.
+"""
+NOT_KNOWN = (
+    "no outcome of its other branches is known here, and one may have an outcome all the same: "
+    "ask its coordinator, or look in the databases of the other branches"
+)
+"""Why no statement is offered.
+
+Kafka does not have every outcome: a branch may have ended before its database's connector was set
+up, or while that is down, or have been rolled back soon after its PREPARE.
+"""
+_OUTCOMES = {"committed": "committed", "rolled_back": "rolled back"}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """A member that has committed a branch of the same global transaction."""
+
+    prefix: str
+    sequence: int
+    """The commit record with that branch."""
+    commits: int
+    """How many of the member's commit records wait: this one and those behind it."""
+    since: float | None
+    """When the branch was committed, by that server's clock; None if it is not known."""
+
+    def __str__(self) -> str:
+        return f"{self.commits} commit record{'s' * (self.commits != 1)} of {self.prefix} from {self.sequence} on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InDoubt:
+    """A prepared transaction without an outcome: what is known of it, and what may end it."""
+
+    xid: int
+    gid: str
+    owner: str = ""
+    database: str = ""
+    age_s: float
+    too_long: bool = False
+    """Older than prepared.doubt_warning."""
+    wal_bytes: int | None = None
+    """WAL since its prepare: the server keeps at least this much for it."""
+    in_kafka: Literal["open", "parked", "not yet read", "not known"] = "not known"
+    rows: int | None = None
+    topics: tuple[str, ...] = ()
+    global_id: str | None
+    branch: str | None
+    others: tuple[Branch, ...] = ()
+    """The known branches of the same global transaction, without this one."""
+    held_back: tuple[HeldBack, ...] = ()
+    """The members of the source group whose commits wait for it."""
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """The statements that end it, for a person to run in its database; Twofold never does.
+
+        With a decided sibling only the same outcome. None of a global transaction while no
+        sibling's outcome is known (`NOT_KNOWN`). Both for what belongs to no global transaction,
+        and for what is torn: there its coordinator must judge.
+        """
+        literal = sql_literal(self.gid)
+        commit, rollback = f"COMMIT PREPARED {literal};", f"ROLLBACK PREPARED {literal};"
+        outcomes = {each.state for each in self.others} & _OUTCOMES.keys()
+        if outcomes == {"committed"}:
+            return (commit,)
+        if outcomes == {"rolled_back"}:
+            return (rollback,)
+        return (commit, rollback) if outcomes or self.global_id is None else ()
+
+    @property
+    def ending(self) -> str:
+        """The statements; where none is offered, the command that looks for siblings and says
+        why.
+        """
+        return " or ".join(self.statements) or "see twofold prepared list"
+
+    @property
+    def torn(self) -> bool:
+        """Whether some siblings are committed, and others rolled back."""
+        return {each.state for each in self.others} >= _OUTCOMES.keys()
+
+    @property
+    def siblings(self) -> tuple[str, ...]:
+        """The known states of its global transaction's other branches."""
+        return tuple(
+            f"{describe(each.gid)} of {each.prefix} is {_OUTCOMES.get(each.state, 'in doubt as well')}"
+            for each in self.others
+        )
+
+    @property
+    def cost(self) -> str:
+        """What it takes while it lasts."""
+        wal, rows = ("?" if known is None else known for known in (self.wal_bytes, self.rows))
+        return (
+            f"database {self.database}, {wal} bytes of WAL since, {rows} rows in {', '.join(self.topics) or 'no topic'}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as `--json` prints it."""
+        known = asdict(self)
+        del known["others"]
+        held_back = known.pop("held_back")
+        return known | {
+            "statements": self.statements,
+            "siblings": self.siblings,
+            "torn": self.torn,
+            "held_back": held_back,
+        }
+
+
+def from_postgres(config: Config, prepared: identity.PreparedTransaction) -> InDoubt:
+    """Return what PostgreSQL says of a prepared transaction."""
+    parsed = parser(config.prepared.gid_patterns)(prepared.gid)
+    return InDoubt(
+        xid=prepared.xid,
+        gid=prepared.gid,
+        owner=prepared.owner,
+        database=prepared.database,
+        age_s=prepared.age_s,
+        too_long=prepared.age_s > config.prepared.doubt_warning,
+        global_id=parsed.global_id,
+        branch=parsed.branch,
+    )
+
+
+def read_in_doubt(config: Config, recovered: RecoveredState | None) -> tuple[InDoubt, ...]:
+    """Return what PostgreSQL lists, oldest first, with what the ledger knows of it.
+
+    `recovered` None: Kafka is not known.
+    """
+    source_lsn = identity.identify(config.conninfo).xlogpos
+    entries = {(e.xid, e.gid): e for e in recovered.unresolved.values()} if recovered else {}
+    found = []
+    for prepared in identity.prepared_transactions(config.conninfo, all_databases=False):
+        each = from_postgres(config, prepared)
+        if entry := entries.get((each.xid, each.gid)):
+            each = replace(
+                each,
+                wal_bytes=max(0, source_lsn - entry.prepare_lsn),
+                in_kafka="open" if entry.state == "open" else "parked",
+                rows=entry.rows,
+                topics=entry.topics,
+            )
+        elif recovered is not None:
+            each = replace(each, in_kafka="not yet read")
+        found.append(each)
+    return tuple(found)
+
+
+def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
+    """Add what the source group's topics say of other branches.
+
+    Also return the topics that could not be read, with the reasons.
+    """
+    branches_here = [each for each in found if each.global_id]
+    if not branches_here:
+        return found, ()
+    since_ms = int((time.time() - max(each.age_s for each in branches_here) - CLOCKS_APART_S) * 1000)
+    believed = config.group.members or (config.prefix,)
+    ledgers = Ledgers(kafka_settings(config), Registry(registry_settings(config)), believed)
+    branches = ledgers.branches({each.global_id for each in branches_here if each.global_id}, since_ms)
+    told = []
+    for each in found:
+        others = tuple(
+            branch
+            for branch in branches.found
+            if branch.global_id == each.global_id and (branch.prefix, branch.gid) != (config.prefix, each.gid)
+        )
+        held_back = held_back_by(others, config.group.members, branches.last)
+        told.append(replace(each, others=others, held_back=held_back))
+    return tuple(told), branches.unread
+
+
+def held_back_by(siblings: Iterable[Branch], members: Collection[str], last: Mapping[str, int]) -> tuple[HeldBack, ...]:
+    """Return the members that wait for these siblings' global transaction, by prefix.
+
+    `last`: the last commit record of each connector.
+    """
+    first: dict[str, Branch] = {}
+    for each in siblings:
+        if each.state == "committed" and each.sequence is not None and each.prefix in members:
+            known = first.get(each.prefix)
+            if known is None or each.sequence < (known.sequence or 0):
+                first[each.prefix] = each
+    return tuple(
+        HeldBack(prefix, each.sequence, max(1, last.get(prefix, 0) - each.sequence + 1), each.committed_at)
+        for prefix, each in sorted(first.items())
+        if each.sequence is not None
+    )
+
+
+def count_held_back(held_back: Iterable[HeldBack]) -> int:
+    """Return how many commit records wait for any of these: one that waits for two counts once."""
+    most: dict[str, int] = {}
+    for each in held_back:
+        most[each.prefix] = max(each.commits, most.get(each.prefix, 0))
+    return sum(most.values())
