@@ -27,14 +27,13 @@ from twofold.bridge import initial
 from twofold.config import PreparedConfig, TurnConfig
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
-from twofold.run.ledger import Ledger
 from twofold.run.run import Run
 from twofold.run.timers import Timers
 from twofold.run.worker import Worker
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.session import Received
 from twofold.spool import Spool
-from twofold.stream.bookkeeping_records import ConnectorOrigin
+from twofold.stream.bookkeeping_records import ConnectorOrigin, Ledger
 from twofold.stream.collector import Collector
 from twofold.tables.table_version import RowPlans, TableVersion
 from twofold.tables.told_tables import ToldTables

@@ -20,7 +20,7 @@ from model.recovery import Recovery
 from model.run import Model
 from model.scenarios import BY_NAME
 from model.world import World, ended
-from twofold.bridge import State, feedback, group, prepared
+from twofold.bridge import State, group, prepared
 from twofold.bridge.actions import Forget
 from twofold.bridge.events import NO_FLOOR, MessageRead, PlainRead
 from twofold_common.positions import Lsn
@@ -90,13 +90,11 @@ def _apply_only_what_is_whole(state: State, event: Any, out: Any) -> State:
 
 
 def _written_is_read(state: State) -> Any:
-    return min(state.read_lsn, feedback.oldest_unacknowledged(state))
+    return min(state.read_lsn, group.oldest_unacknowledged(state))
 
 
 def _flush_applied(state: State) -> Any:
-    return max(
-        state.flush, min(state.applied_lsn, feedback.oldest_unresolved(state), feedback.oldest_uncommitted(state))
-    )
+    return max(state.flush, min(state.applied_lsn, group.oldest_unresolved(state), group.oldest_uncommitted(state)))
 
 
 def _hold_whatever_kafka_has(state: State, record: Any) -> bool:
@@ -200,26 +198,26 @@ class InitialisingZombie(Recovery):
             yield going_on._replace(queue=(first, *going_on.queue))
 
 
-_oldest_unacknowledged = feedback.oldest_unacknowledged
+_oldest_unacknowledged = group.oldest_unacknowledged
 _stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
 _apply: Callable[[State, Any, Any], State] = stepping.apply
 
 LATE = replace(BY_NAME["one slot again and again"], cuts=1, timeouts=0, parks=0, second_line=False)
 
 MUTANTS = (
-    Mutant("hold the position one record too far", BY_NAME["one"], feedback, "oldest_unresolved", _one_record_too_far),
+    Mutant("hold the position one record too far", BY_NAME["one"], group, "oldest_unresolved", _one_record_too_far),
     Mutant("skip with <=", BY_NAME["one"], State, "skips", lambda state, start: start <= state.resume_lsn),
     Mutant(
         "forget how far this session has read",
         replace(BY_NAME["one"], crashes=2),
-        feedback,
+        group,
         "flush_position",
         _flush_applied,
     ),
     Mutant(
         "an outcome that was merely read is resolved",
         BY_NAME["one"],
-        feedback,
+        group,
         "oldest_uncommitted",
         lambda _: NO_FLOOR,
     ),
@@ -266,22 +264,22 @@ MUTANTS = (
     Mutant("never follow the keepalives", BY_NAME["quiet"], group, "advance_progress", lambda state: state),
     Mutant("take a number for progress alone", BY_NAME["quiet"], group, "close", _sequence_for_all),
     Mutant("keep a slot for good", BY_NAME["one"], prepared, "release", _release_nothing),
-    Mutant("acknowledge what was read", BY_NAME["synchronous"], feedback, "write_position", _written_is_read),
+    Mutant("acknowledge what was read", BY_NAME["synchronous"], group, "write_position", _written_is_read),
     Mutant(
         "acknowledge a prepare that Kafka has not taken",
         BY_NAME["synchronous"],
-        feedback,
+        group,
         "oldest_unacknowledged",
         lambda _: NO_FLOOR,
     ),
     Mutant("hold one that Kafka may have", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_kafka_has),
     Mutant("hold one that the ledger has", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_the_ledger_has),
-    Mutant("report beyond one that is held", BY_NAME["held back"], feedback, "oldest_unresolved", _announced_only),
+    Mutant("report beyond one that is held", BY_NAME["held back"], group, "oldest_unresolved", _announced_only),
     Mutant("report beyond what a run resolves", BY_NAME["held back"], stepping, "apply", _without_floor),
     Mutant(
         "acknowledge a prepare that is held",
         BY_NAME["held back, synchronous"],
-        feedback,
+        group,
         "oldest_unacknowledged",
         _unacknowledged_of_the_announced,
     ),

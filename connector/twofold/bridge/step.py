@@ -6,7 +6,7 @@ prepared transactions nor with the size of a turn.
 
 from __future__ import annotations
 
-from twofold.bridge import events, feedback, frontier, group, prepared
+from twofold.bridge import events, frontier, group, prepared
 from twofold.bridge.actions import Action
 from twofold.bridge.events import Event
 from twofold.bridge.state import State
@@ -24,7 +24,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
         state = frontier.begin(state)
     if state.closing and group.may_close(state):
         state = group.close(frontier.write(state, out), out)
-    state = feedback.report(state, out)
+    state = group.report(state, out)
     return state, tuple(out)
 
 

@@ -23,9 +23,8 @@ from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
 from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
 from twofold.loads.gate import Gate, LoadRecords, Published
-from twofold.run.ledger import Ledger
 from twofold.run.worker import Pending, Worker
-from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, outcome, outcome_bytes
+from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome, outcome_bytes
 from twofold.stream.streamed import CHUNK_BYTES
 from twofold.stream.waiting_rows import PreparedRows, Rows
 from twofold.tables.tables import Tables

@@ -48,7 +48,6 @@ from twofold.run import last_refusal
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.interruptible import InterruptibleStep
-from twofold.run.ledger import Ledger
 from twofold.run.loading import Loading
 from twofold.run.lookback import LookbackWindow, check_recent_commits
 from twofold.run.run import Run
@@ -63,7 +62,7 @@ from twofold.source.session import ReplicationSession, SessionOptions
 from twofold.source.table_descriptions import describe_published
 from twofold.source.wal_end import WalEnd
 from twofold.spool import Spool
-from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin
+from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger
 from twofold.stream.collector import Collector
 from twofold.stream.stream_order import StreamOrder
 from twofold.tables.column_policy import ColumnPolicy

@@ -17,10 +17,9 @@ from twofold.kafka.batch import RowBatch
 from twofold.loads.gate import Published
 from twofold.run import executor as module
 from twofold.run.executor import ActionExecutor, ReportedPositions
-from twofold.run.ledger import Ledger
 from twofold.run.worker import Pending
 from twofold.spool import Spool
-from twofold.stream.bookkeeping_records import ConnectorOrigin
+from twofold.stream.bookkeeping_records import ConnectorOrigin, Ledger
 from twofold.stream.waiting_rows import BatchRows, PreparedRows
 from twofold.tables.table_lives import TableLives
 from twofold_common.positions import Lsn, PreparedIdentity

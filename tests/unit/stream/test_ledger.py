@@ -6,8 +6,8 @@ import pytest
 
 from twofold import gids
 from twofold.bridge.actions import LedgerState
-from twofold.run import ledger as module
-from twofold.run.ledger import Ledger
+from twofold.stream import bookkeeping_records as module
+from twofold.stream.bookkeeping_records import Ledger
 from twofold.stream.waiting_rows import PreparedRows
 from twofold_avro.records import Prepared
 from twofold_common.positions import Lsn, PreparedIdentity
