@@ -48,3 +48,11 @@ def test_one_that_has_ended_is_forgotten_and_may_come_again(
         doubts.warn_if_due([], Lsn(5000), 703)
         doubts.warn_if_due([prepared], Lsn(5000), 705)
     assert len(caplog.messages) == 2
+
+
+def test_of_a_branch_no_outcome_is_offered_that_could_tear_its_global_transaction(
+    prepared: PreparedRows, caplog: pytest.LogCaptureFixture
+) -> None:
+    doubts = InDoubtWarnings("bank", 600)
+    doubts.warn_if_due([prepared._replace(parsed=ParsedGid("7", "bank"))], Lsn(5000), 701)
+    assert caplog.messages[0].endswith("to end it: see twofold prepared list")
