@@ -32,6 +32,7 @@ from twofold.errors import (
     UsageError,
 )
 from twofold.kafka.kafka_secrets import KafkaSecrets
+from twofold.kafka.late_ends import retry_options
 from twofold.kafka.record_sizes import RECORD_BYTES, queue_kbytes
 
 REPEAT_S = 30.0
@@ -75,13 +76,6 @@ def in_our_words(text: str) -> str:
 
 _librdkafka = logging.getLogger("twofold.librdkafka")
 _librdkafka.addFilter(RateLimitedLog())
-
-RETRY_BACKOFF_MS = 1000
-"""librdkafka repeats no request before 0.8 of this has passed: it draws the pause from 80 to 120
-per cent."""
-SENT_ONCE_S = 0.75 * RETRY_BACKOFF_MS / 1000
-"""A transaction's end that was answered within this time was sent once
-(`producer.TransactionalProducer._end`)."""
 
 _REFUSED = {
     "acks": "every in-sync replica must acknowledge",
@@ -135,8 +129,8 @@ class KafkaSettings:
     call_timeout_s: float = 60.0
     """A longer call has an unknown outcome, and the run ends."""
     retry_factor: int = 1
-    """So many times `RETRY_BACKOFF_MS` passes before a request is repeated, and so much longer may
-    an end take: for brokers that are slow."""
+    """So many times `late_ends.RETRY_BACKOFF_MS` passes before a request is repeated, and so much
+    longer may an end take: for brokers that are slow."""
     secrets: KafkaSecrets = field(default_factory=KafkaSecrets)
     """Opens every client."""
 
@@ -187,8 +181,7 @@ class KafkaSettings:
             "acks": "all",
             "transaction.timeout.ms": self.transaction_timeout_ms,
             "message.timeout.ms": self.transaction_timeout_ms,
-            "retry.backoff.ms": RETRY_BACKOFF_MS * self.retry_factor,
-            "retry.backoff.max.ms": RETRY_BACKOFF_MS * self.retry_factor,
+            **retry_options(self.retry_factor),
             "logger": _librdkafka,
         }
 

@@ -1,8 +1,8 @@
 """Asks Kafka whether a transaction is still open before a commit record declares its rows.
 
-The rule for ends that may have been sent twice (`producer.TransactionalProducer._end`) keeps each
-of our late requests away from later transactions. This check is the second line, for causes that
-the rule does not know: no commit record may declare a transaction that somebody else ended.
+`late_ends` keeps each of our late requests away from later transactions. This check is the second
+line, for causes that its rule does not know: no commit record may declare a transaction that
+somebody else ended.
 
 A partition's last stable offset is the first offset of its oldest open transaction. While it is not
 beyond a transaction's own first offset there, that transaction has not ended. Everything written

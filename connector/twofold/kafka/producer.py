@@ -6,7 +6,7 @@ Promises
 - A `commit` that returns is committed. Where the outcome is unknown, the producer is destroyed:
   only recovery learns the outcome, because it reads the progress behind the fence.
 - An end (commit or abort) that may have been sent twice is this producer epoch's last act: see
-  `_end`.
+  `late_ends`.
 - `ranges` are exact: see `deliveries`.
 - A partition's order is the order of `produce`: a full queue makes librdkafka refuse the rest of a
   list, never a record in its middle.
@@ -25,13 +25,12 @@ from typing import Final, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from twofold.errors import RunEnded, TwofoldError, UncertainEnd
+from twofold.errors import RunEnded, TwofoldError
 from twofold.kafka.batch import Record
 from twofold.kafka.client import (
     FATAL,
     PURGED,
     QUEUE_FULL,
-    SENT_ONCE_S,
     TIMED_OUT,
     TOO_LARGE,
     WRONG_STATE,
@@ -41,6 +40,7 @@ from twofold.kafka.client import (
     sorted_errors,
 )
 from twofold.kafka.deliveries import Deliveries, DeliveryCallback, PartitionWrites
+from twofold.kafka.late_ends import EndRule
 from twofold.kafka.record_sizes import largest_value, too_large
 from twofold.kafka.watch import Watch
 
@@ -75,9 +75,7 @@ class TransactionalProducer:
         self._begun = 0.0
         self._watch = watch
         self._bootstrap = settings.bootstrap
-        self._retry_factor = settings.retry_factor
-        self.slow_at = time.monotonic()
-        """When an end took longer than it may where nobody has raised the bound."""
+        self.end_rule = EndRule(settings.retry_factor)
         self._deliveries = Deliveries()
         self._known_topics: set[str] = set()
         with sorted_errors(f"creating the producer {transactional_id}"):
@@ -177,11 +175,6 @@ class TransactionalProducer:
         return self._deliveries.began_before(other)
 
     @property
-    def is_patient(self) -> bool:
-        """Whether an end may take longer than usual."""
-        return self._retry_factor > 1
-
-    @property
     def all_acknowledged(self) -> bool:
         """Return whether every record is reported as delivered; for records with `every`."""
         return self._deliveries.all_acknowledged
@@ -226,39 +219,16 @@ class TransactionalProducer:
             del producer
 
     def _end(self, name: str, end: Callable[[float], object], within_s: float | None = None) -> None:
-        """End the transaction by a request that was sent once, or destroy the producer and raise.
-
-        Kafka's older transaction protocol, which librdkafka speaks, has one epoch for a producer's
-        life. A request for an end (EndTxn) names that epoch and no transaction. If its connection
-        is lost, librdkafka repeats it on another one. The first request may reach the coordinator
-        later, and then it ends whatever this producer has open. The broker processes the requests
-        of one connection in order, so only an abandoned request can be late.
-
-        The duration of the call shows whether there was a second request. librdkafka pauses for at
-        least 0.8 of `retry.backoff.ms` before it repeats any request. This holds for every cause: a
-        lost connection, a timeout, a coordinator that moved or is loading. A call that was answered
-        within 0.75 of that pause (`SENT_ONCE_S` times `retry_factor`) therefore had one request,
-        with however many brokers. The flush before is not part of the call. Both clocks are the
-        monotonic one. A process that was stopped during the call has taken too long, which costs a
-        recovery.
-
-        Afterwards the id must be initialised again, which raises the epoch and fences every late
-        request. This producer must not do that itself: a replaced connector would take the epoch
-        back from its successor. Recovery does it, after it has taken the replication slot.
+        """End the transaction by a request that was sent once (`late_ends`), or destroy the
+        producer and raise.
         """
         begun = time.monotonic()
         retried = self._call(name, end, within_s)
-        took_s = time.monotonic() - begun
         self.in_transaction = False
-        bound_s = SENT_ONCE_S * self._retry_factor
-        if took_s > SENT_ONCE_S:
-            self.slow_at = time.monotonic()
-        if retried or took_s > bound_s:
+        took_s = time.monotonic() - begun
+        if uncertain := self.end_rule.judge(f"{self.transactional_id}: {name}", took_s, retried=retried):
             self.destroy()
-            raise UncertainEnd(
-                f"Kafka: {self.transactional_id}: {name} succeeded after {took_s:.2f} s, but only within {bound_s:g} s was its request surely sent once: a second one may arrive late;"
-                " the run recovers with a new epoch, which fences it (the connection to the coordinator was lost, or the brokers are slow)"
-            )
+            raise uncertain
 
     @property
     def _alive(self) -> Producer:

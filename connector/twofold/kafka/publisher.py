@@ -29,10 +29,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from twofold import failpoints
-from twofold.errors import Fenced, QuickAgain, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
+from twofold.errors import Fenced, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
 from twofold.kafka.batch import Record, RowBatch
 from twofold.kafka.deliveries import PartitionWrites
 from twofold.kafka.forecast import Forecast, KeptGroup
+from twofold.kafka.late_ends import leave_patience
 from twofold.kafka.names import Names
 from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
@@ -43,8 +44,6 @@ from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Rang
 
 _log = logging.getLogger(__name__)
 
-QUICK_S = 600.0
-"""So long every end must have been quick before a run that waits for slow ones ends."""
 _CLOSE_S = 5.0
 """A silent broker is not waited for: the next instance, or the broker's own timeout, aborts open
 transactions."""
@@ -109,19 +108,10 @@ class Publisher:
             with _may_outlast(self._main):
                 foretold = self._commit_exact(self._main, records)
         self._overcomes = ()
-        self._leave_patience()
+        leave_patience(producer.end_rule for producer in (*self._mains, *self._pool))
         self._mains.rotate()
         self._kept.take_batches()
         return records.with_ranges(foretold).commit
-
-    def _leave_patience(self) -> None:
-        """End the run where it waits longer than slow brokers need, and they are slow no more."""
-        everyone = (*self._mains, *self._pool)
-        quick_s = time.monotonic() - max(producer.slow_at for producer in everyone)
-        if self._main.is_patient and quick_s > QUICK_S:
-            raise QuickAgain(
-                f"Kafka: every end was quick for {quick_s:.0f} s: the run recovers, so that a lost request is repeated sooner again"
-            )
 
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
         """Send a prepared transaction's rows in a Kafka transaction of their own.

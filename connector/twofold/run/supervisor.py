@@ -23,13 +23,13 @@ from twofold.errors import (
     AccessDenied,
     EndedElsewhere,
     Fenced,
-    QuickAgain,
     RunEnded,
     TransactionTimedOut,
     TwofoldError,
     UncertainEnd,
     Unreachable,
 )
+from twofold.kafka.late_ends import EndPatience
 from twofold.run import last_refusal
 from twofold.run.interruptible import StopRequested
 from twofold.run.lookback import SINCE_LAST_COMMIT, LookbackWindow, since_oldest_open
@@ -51,10 +51,6 @@ LONG_ENOUGH_S = 30.0
 """After a run of this length the next error begins with a short wait again."""
 OFTEN, OFTEN_WITHIN_S = 5, 600.0
 """A topic that restarts more often for the same table, each time this soon, is refused."""
-RETRY_FACTOR_MAX = 16
-"""Ends of up to 12 s are then no reason to recover, and a lost request is repeated after 16 s."""
-SLOW_AGAIN_S = 300.0
-"""Two uncertain ends within this time mean slow brokers, and no lost connection."""
 PATIENCE_MAX = 1024
 """The brokers' own limit comes first."""
 
@@ -152,8 +148,7 @@ class _Lessons:
 
     config: Config
     patience: int = 1
-    retry_factor: int = 1
-    uncertain_at: float | None = None
+    ends: EndPatience = field(default_factory=EndPatience)
     refused: RefusedBehind | None = None
     lookback: LookbackWindow | None = SINCE_LAST_COMMIT
     restart: TopicsToRestart = field(default_factory=TopicsToRestart)
@@ -166,7 +161,7 @@ class _Lessons:
         known = replace(self, lookback=None) if recovered else self
         match error:
             case UncertainEnd():
-                return _after_uncertain(known, error)
+                return replace(known, ends=self.ends.after(error))
             case TransactionTimedOut():
                 return replace(known, patience=min(self.patience * 4, PATIENCE_MAX))
             case RefusedBehind():
@@ -182,16 +177,6 @@ class _Lessons:
         return known
 
 
-def _after_uncertain(lessons: _Lessons, error: UncertainEnd) -> _Lessons:
-    """Wait longer for brokers that are slow again and again, and no longer for quick ones."""
-    if isinstance(error, QuickAgain):
-        return replace(lessons, retry_factor=1, uncertain_at=None)
-    now = time.monotonic()
-    is_slow = lessons.uncertain_at is not None and now - lessons.uncertain_at < SLOW_AGAIN_S
-    factor = min(lessons.retry_factor * 2, RETRY_FACTOR_MAX) if is_slow else lessons.retry_factor
-    return replace(lessons, retry_factor=factor, uncertain_at=now)
-
-
 def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered: threading.Event) -> None:
     """Recover, and run until a stop; or up to the refused change, which is refused then."""
     refused = lessons.refused
@@ -202,7 +187,7 @@ def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered
             stop,
             opened,
             patience=lessons.patience,
-            retry_factor=lessons.retry_factor,
+            retry_factor=lessons.ends.retry_factor,
             upto=upto,
             lookback=lessons.lookback,
             choose_restarts=lessons.restart.choose,

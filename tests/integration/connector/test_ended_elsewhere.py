@@ -24,7 +24,7 @@ from late.rules import Moment, Rule
 from late.servers import FrontedKafka
 from twofold.config import load
 from twofold.errors import Refused
-from twofold.kafka import producer as producing
+from twofold.kafka import late_ends
 from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.publisher import Publisher
@@ -36,7 +36,7 @@ def proxied(
     connector: Maker, fronted_kafka: FrontedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Installation, Proxy]:
     """A connector without the rule, and the proxy before its broker."""
-    monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
+    monkeypatch.setattr(late_ends, "SENT_ONCE_S", math.inf)
     here = connector(kafka_server=fronted_kafka, prepared={"pool": 1, "hold": 40})
     here.sql("INSERT INTO account SELECT n, 0, 'a row' FROM generate_series(1, 20) n")
     return here, fronted_kafka.proxy

@@ -16,8 +16,7 @@ import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
 from twofold.errors import QuickAgain, RunEnded, UncertainEnd
-from twofold.kafka import producer as producing
-from twofold.kafka import publisher as publishing
+from twofold.kafka import late_ends
 from twofold.kafka.producer import TransactionalProducer
 from twofold.stack import KafkaCluster, temporary_folder
 
@@ -94,7 +93,7 @@ def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where every end takes long each run takes one step."""
-    monkeypatch.setattr(producing, "SENT_ONCE_S", 0.0)
+    monkeypatch.setattr(late_ends, "SENT_ONCE_S", 0.0)
     for sequence in (1, 2):
         fencing = ground.take_over()
         assert (fencing.recovered.progress.sequence if fencing.recovered.progress else 0) == sequence - 1
@@ -114,7 +113,7 @@ def test_a_patient_run_ends_once_when_every_end_is_quick(ground: Ground, monkeyp
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("one"))
     publisher.commit_main(commit(1), progress(1))
-    monkeypatch.setattr(publishing, "QUICK_S", 0.0)
+    monkeypatch.setattr(late_ends, "QUICK_S", 0.0)
     publisher.produce(ground.rows("two"))
     with pytest.raises(QuickAgain):
         publisher.commit_main(commit(2), progress(2))

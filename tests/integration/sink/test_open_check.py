@@ -19,7 +19,7 @@ from late.frames import Api
 from late.rules import Moment, Rule
 from late.servers import FrontedKafka
 from twofold.errors import EndedElsewhere
-from twofold.kafka import producer as producing
+from twofold.kafka import late_ends
 from twofold.kafka.deliveries import PartitionWrites
 from twofold.kafka.open_check import OpenCheck
 
@@ -41,7 +41,7 @@ def one_end_is_late(proxy: Proxy, ids: str) -> Iterator[None]:
 def test_of_a_prepared_transaction(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
     """A late abort: without the question its commit record would speak of rows that nobody sees."""
     ground, proxy = proxied
-    monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
+    monkeypatch.setattr(late_ends, "SENT_ONCE_S", math.inf)
     publisher = ground.take_over().publisher
     for sequence, asked in enumerate((False, True), start=1):
         ground.open(publisher, 0, ground.rows("rolled back"))
@@ -66,7 +66,7 @@ def test_of_a_prepared_transaction(proxied: tuple[Ground, Proxy], monkeypatch: p
 def test_of_a_group(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
     """A late commit: its rows are visible before their commit record, which is not written."""
     ground, proxy = proxied
-    monkeypatch.setattr(producing, "SENT_ONCE_S", math.inf)
+    monkeypatch.setattr(late_ends, "SENT_ONCE_S", math.inf)
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("1"))
     with one_end_is_late(proxy, r"\.main$"):

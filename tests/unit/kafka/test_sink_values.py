@@ -18,7 +18,8 @@ from twofold.errors import (
     UsageError,
 )
 from twofold.kafka.batch import RowBatch
-from twofold.kafka.client import SENT_ONCE_S, KafkaSettings, sort_error, sorted_errors
+from twofold.kafka.client import KafkaSettings, sort_error, sorted_errors
+from twofold.kafka.late_ends import SENT_ONCE_S
 from twofold.kafka.names import Names
 
 
