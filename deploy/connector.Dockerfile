@@ -1,6 +1,6 @@
 # The connector, from its wheels. In the repository's root: make wheels, then
 # docker build -f deploy/connector.Dockerfile -t twofold-connector .
-FROM python:3.11-slim-trixie AS build
+FROM python:3.11.17-slim-trixie@sha256:45037981b62b34b44602584fccbc4d884d5f7dc92c7ee86bb38a698a79fe1e51 AS build
 
 RUN pip install --no-cache-dir uv==0.13.9
 ENV UV_PROJECT_ENVIRONMENT=/opt/twofold UV_PYTHON=/usr/local/bin/python3.11 UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1
@@ -19,7 +19,7 @@ COPY dist/*.whl dist/
 RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold twofold-avro twofold-common
 
 
-FROM python:3.11-slim-trixie
+FROM python:3.11.17-slim-trixie@sha256:45037981b62b34b44602584fccbc4d884d5f7dc92c7ee86bb38a698a79fe1e51
 
 RUN groupadd --gid 10001 twofold \
     && useradd --uid 10001 --gid twofold --no-create-home --home-dir /var/tmp/twofold --shell /usr/sbin/nologin twofold \

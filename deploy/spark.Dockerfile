@@ -1,6 +1,6 @@
 # The Spark jobs from their wheels, with a Spark of their own (local mode). In the repository's root:
 # make wheels, then docker build -f deploy/spark.Dockerfile -t twofold-spark .
-FROM python:3.11-slim-trixie AS build
+FROM python:3.11.17-slim-trixie@sha256:45037981b62b34b44602584fccbc4d884d5f7dc92c7ee86bb38a698a79fe1e51 AS build
 
 RUN pip install --no-cache-dir uv==0.13.9
 ENV UV_PROJECT_ENVIRONMENT=/opt/twofold UV_PYTHON=/usr/local/bin/python3.11 UV_COMPILE_BYTECODE=1 UV_NO_CACHE=1 \
@@ -25,7 +25,7 @@ RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist 
     && /opt/twofold/bin/twofold-spark jars
 
 
-FROM python:3.11-slim-trixie
+FROM python:3.11.17-slim-trixie@sha256:45037981b62b34b44602584fccbc4d884d5f7dc92c7ee86bb38a698a79fe1e51
 
 RUN apt-get update \
     && apt-get install -y --no-install-recommends openjdk-21-jre-headless procps \

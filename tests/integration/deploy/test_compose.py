@@ -114,10 +114,8 @@ def test_the_services_commands_exist(environment: pytest.MonkeyPatch) -> None:
     assert Path(mirror.warehouse).is_relative_to(SERVICES["mirror"]["volumes"][0].partition(":")[2])
 
 
-def test_images_are_pinned_ports_are_on_the_loopback_and_volumes_have_names() -> None:
+def test_ports_are_on_the_loopback_and_volumes_have_names() -> None:
     for name, service in SERVICES.items():
-        if name not in OURS:
-            assert re.search(r":v?\d", service["image"])
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
         for volume in service.get("volumes", []):
             assert volume.partition(":")[0] in COMPOSE["volumes"] or volume.endswith(":ro")
