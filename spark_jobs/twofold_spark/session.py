@@ -11,6 +11,7 @@ The Iceberg catalog is `twofold` unless another is named, and is what the option
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -68,6 +69,12 @@ each file that it writes: 120 of them for a batch of six tables.
 """
 
 
+_NOT_LOGGED, _NOT_SHOWN = "spark.redaction.regex", "spark.sql.redaction.options.regex"
+"""Names of settings whose values Spark does not show: those of the context, which its event log
+goes by, and those of a session's plans.
+"""
+_HIDDEN_BY_SPARK = "(?i)secret|password|token|access[.]?key"
+"""What Spark takes for the first if nobody sets it."""
 _TASK_LOGS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -121,8 +128,6 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.pollingDelay": "20ms",
         "spark.log.level": "ERROR",
-        # Spark's own, and what a REST catalog calls its secret: in its web page and its event log.
-        "spark.redaction.regex": "(?i)secret|password|token|access[.]?key|credential",
         **_LOCAL_FILES,
         **_CONSUMERS,
         **_SMALL_HEAP,
@@ -170,6 +175,7 @@ def open_session(
     if object_store.is_s3(place):
         catalog_settings |= object_store.list_catalog_settings(catalog, choice.properties)
         hadoop = object_store.list_hadoop_credentials(choice.properties)
+    _hide_properties(made, catalog, choice)
     _configure(made, catalog_settings, hadoop)
     _keep_tasks_quiet(made)
     return made
@@ -188,6 +194,18 @@ def _configure(spark: SparkSession, settings: Mapping[str, str], hadoop: Mapping
         spark.conf.set(key, value)
     for key, value in hadoop.items():
         context.hadoopConfiguration().set(key, value)
+
+
+def _hide_properties(spark: SparkSession, catalog: str, choice: CatalogChoice) -> None:
+    """Keep what the catalog's file has out of Spark's web page and its event log.
+
+    Both show the settings of a session with each execution, except those whose names say that they
+    are secret. A REST catalog's `credential` and `header.Authorization` do not.
+    """
+    names = [re.escape(f"spark.sql.catalog.{catalog}.{name}") for name in choice.properties]
+    conf: Any = spark.sparkContext._jsc.sc().conf()
+    conf.set(_NOT_LOGGED, "|".join((conf.get(_NOT_LOGGED, _HIDDEN_BY_SPARK), *names)))
+    spark.conf.set(_NOT_SHOWN, "|".join((str(spark.conf.get(_NOT_SHOWN)), *names)))
 
 
 def _keep_tasks_quiet(spark: SparkSession) -> None:
@@ -270,6 +288,7 @@ def _open_catalog(spark: SparkSession, warehouse: str, catalog: str, choice: Cat
                 f"or submit with --conf spark.sql.catalog.{catalog}=org.apache.iceberg.spark.SparkCatalog and its properties"
             )
         _make_folder(Path(warehouse))
+    _hide_properties(spark, catalog, choice)
     _configure(spark, choice.settings(warehouse, catalog), {})
 
 

@@ -1,6 +1,6 @@
 """The data policy behind Kafka: canaries in every column under it are in no table of the mirror or
-of the changelog, also where records are put into the quarantine, and `verify` says what it does not
-compare.
+of the changelog, also where records are put into the quarantine, nor in Spark's event log, and
+`verify` says what it does not compare.
 """
 
 from __future__ import annotations
@@ -116,6 +116,9 @@ def assert_none_in_a_quarantine(lake: Lake, carried: Installation) -> None:
     assert any(hmac.new(KEY, TEXT.encode(), hashlib.sha256).hexdigest().encode() in each for each in quarantined)
     assert not [name for name, values in found.items() if any(map(sings, values))]
     assert not [text[:200] for text in said if sings(text)]
+    logged = "".join(file.read_text() for file in (lake.warehouse / "events").rglob("*") if file.is_file())
+    assert f"{lake.catalog}.twofold.quarantine" in logged
+    assert not sings(logged)
 
 
 def forget_earlier_schemas(lake: Lake, topic: str) -> None:
@@ -128,9 +131,20 @@ def forget_earlier_schemas(lake: Lake, topic: str) -> None:
         urllib.request.urlopen(urllib.request.Request(f"{versions}/{number}", method="DELETE"), timeout=20).close()
 
 
+def logging_events(lake: Lake) -> dict[str, str]:
+    """The environment of a job whose Spark writes an event log."""
+    events, conf = lake.warehouse / "events", lake.warehouse / "spark-defaults.conf"
+    events.mkdir(exist_ok=True)
+    conf.write_text(
+        f"spark.eventLog.enabled true\nspark.eventLog.dir {events.as_uri()}\nspark.eventLog.compress false\n"
+    )
+    return {"SPARK_CONF_DIR": str(conf.parent)}
+
+
 def job(lake: Lake, command: str, *arguments: str, status: int) -> str:
     """What a job says that ends by itself."""
-    with spark_process.running(lake, "--trigger", "available-now", *arguments, command=command) as process:
+    line = ("--trigger", "available-now", *arguments)
+    with spark_process.running(lake, *line, command=command, environment=logging_events(lake)) as process:
         _, said = process.communicate(timeout=180)
     assert process.returncode == status, said
     return str(said)
@@ -148,7 +162,7 @@ def watched_mirror(lake: Lake) -> tuple[str, str]:
             return ""
 
     arguments = ("--trigger", "interval=200ms", "--unreadable", "skip", "--metrics", address)
-    with spark_process.running(lake, *arguments) as process:
+    with spark_process.running(lake, *arguments, environment=logging_events(lake)) as process:
         wait_until(lambda: re.search(r"twofold_job_batches_total\S* [1-9]", page()), 180, "a batch is applied")
         metrics = page()
         process.terminate()
