@@ -9,6 +9,8 @@ TwofoldError
 
 from __future__ import annotations
 
+import re
+
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
@@ -23,11 +25,17 @@ __all__ = [
     "UsageError",
     "describe_causes",
     "explain_full_disk",
+    "explain_missing_right",
     "first_line",
+    "grant_command",
 ]
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 """What Spark raises: PySpark's own errors, and Java's exceptions as py4j hands them over."""
+
+
+_NOT_AUTHORIZED = re.compile(r"TopicAuthorizationException: Not authorized to access topics: \[(.*)\]")
+"""What Kafka's client says; it does not say which right is missing."""
 
 
 class TableRefused(Refused):
@@ -59,3 +67,19 @@ def explain_full_disk(causes: str) -> SetupError | None:
         "a disk is full, and what is published stays as it is: make room where the warehouse, the checkpoint and Spark's "
         "temporary files are (TMPDIR, or spark.local.dir), then start again"
     )
+
+
+def explain_missing_right(causes: str, bootstrap: str) -> SetupError | None:
+    """Make the error of a missing right in Kafka, if the causes of an error of Spark name one."""
+    found = _NOT_AUTHORIZED.search(causes)
+    if found is None:
+        return None
+    return SetupError(
+        f"Kafka does not let this user read {found[1]}: grant Read: "
+        + grant_command(bootstrap, "--operation Read --topic PREFIX. --resource-pattern-type prefixed")
+    )
+
+
+def grant_command(bootstrap: str, right: str) -> str:
+    """Return the command that gives the job's user a right in Kafka."""
+    return f"kafka-acls --bootstrap-server {bootstrap} --add --allow-principal User:NAME {right}"

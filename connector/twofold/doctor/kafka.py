@@ -30,7 +30,7 @@ def examine(config: Config) -> Iterator[Finding]:
     cluster = describe_cluster(config)
     for check in _CHECKS:
         yield from check(cluster)
-    yield from examine_group(config)
+    yield from examine_group(config, _grant(cluster))
 
 
 def _alter(cluster: Cluster, topic: str, setting: str) -> str:

@@ -20,8 +20,8 @@ _finding = finder("kafka")
 _WAITS = "global cuts stay where they are until every member's connector runs with the same [group]"
 
 
-def examine_group(config: Config) -> Iterator[Finding]:
-    """Yield nothing without a group."""
+def examine_group(config: Config, grant: str) -> Iterator[Finding]:
+    """Yield nothing without a group. `grant` is the beginning of a command that gives rights."""
     group = config.group
     if group.name is None:
         return
@@ -33,7 +33,9 @@ def examine_group(config: Config) -> Iterator[Finding]:
             Severity.MUST,
             f"the group's member {prefix} has no topics in this Kafka, or they are hidden from this user",
             "twofold run refuses",
-            f"-- twofold init of {prefix}, or Read on its topics, or without it:",
+            f"-- twofold init of {prefix}, or Read on its topics:",
+            f"{grant} --operation Read --topic {prefix}. --resource-pattern-type prefixed",
+            "-- or without it:",
             f"group.members = [{', '.join(repr(each) for each in group.members if each != prefix)}]".replace("'", '"'),
         )
     known = [each for each in group.members if each not in missing]

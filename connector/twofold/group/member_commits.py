@@ -18,7 +18,7 @@ from typing import NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from twofold.errors import SetupError, Unreachable
-from twofold.kafka.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.kafka.client import GRANT, PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
 from twofold.kafka.decoding import Decoder, RecordPlace, place_of, unreadable
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.schema_registry import Registry
@@ -60,9 +60,10 @@ def missing_members(settings: KafkaSettings, prefixes: Iterable[str]) -> list[st
 def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
     """Refuse members without topics."""
     if missing := missing_members(settings, prefixes):
+        rights = "; ".join(f"{GRANT} --operation Read --topic {p}. --resource-pattern-type prefixed" for p in missing)
         raise SetupError(
             f"the group's members {', '.join(missing)} have no topics in this Kafka, or this user may not see them:"
-            " run twofold init for each, grant Read on their topics, or correct group.members"
+            f" run twofold init for each, correct group.members, or grant Read on their topics: {rights}"
         )
 
 

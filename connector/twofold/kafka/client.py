@@ -238,7 +238,7 @@ _AWAY = "check that the brokers in kafka.bootstrap run, accept the credentials a
 
 _WHICH = "twofold doctor names what is missing, with the command"
 """Kafka's answer does not say which right it is."""
-_GRANT = "kafka-acls --bootstrap-server HOST:PORT --add --allow-principal User:NAME"
+GRANT = "kafka-acls --bootstrap-server HOST:PORT --add --allow-principal User:NAME"
 """Of rights that no client can ask for: doctor has these words from the run that was refused."""
 
 _ENDED_ELSEWHERE = (
@@ -280,11 +280,11 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     ),
     KafkaError.GROUP_AUTHORIZATION_FAILED: (
         SetupError,
-        f"grant Describe on the group twofold: {_GRANT} --operation Describe --group twofold",
+        f"grant Describe on the group twofold: {GRANT} --operation Describe --group twofold",
     ),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         SetupError,
-        f"grant Write and Describe on the transactional ids that begin with the prefix: {_GRANT} --operation Write --operation Describe --transactional-id PREFIX. --resource-pattern-type prefixed",
+        f"grant Write and Describe on the transactional ids that begin with the prefix: {GRANT} --operation Write --operation Describe --transactional-id PREFIX. --resource-pattern-type prefixed",
     ),
     KafkaError.INVALID_TRANSACTION_TIMEOUT: (
         SetupError,

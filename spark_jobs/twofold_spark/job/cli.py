@@ -29,7 +29,14 @@ from twofold_common.printable import printable
 from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
-from twofold_spark.errors import SPARK_ERRORS, TwofoldError, UsageError, describe_causes, explain_full_disk
+from twofold_spark.errors import (
+    SPARK_ERRORS,
+    TwofoldError,
+    UsageError,
+    describe_causes,
+    explain_full_disk,
+    explain_missing_right,
+)
 from twofold_spark.job.arguments import build_parser, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.job.mirrors import run_mirror
@@ -68,10 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_progress(f"{options.command}: {error}")
         return error.exit_status
     except SPARK_ERRORS as error:
-        if (full := explain_full_disk(describe_causes(error))) is None:
+        causes = describe_causes(error)
+        explained = explain_full_disk(causes) or explain_missing_right(causes, options.bootstrap)
+        if explained is None:
             raise
-        print_progress(f"{options.command}: {full}")
-        return full.exit_status
+        print_progress(f"{options.command}: {explained}")
+        return explained.exit_status
     except KeyboardInterrupt:
         print_progress(f"{options.command}: interrupted")
         return _INTERRUPTED

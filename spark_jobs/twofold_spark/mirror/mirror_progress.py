@@ -19,6 +19,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
+from twofold_spark.errors import grant_command
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.sources.kafka_client import Kafka, open_admin
 
@@ -35,6 +36,7 @@ class ProgressPublisher:
         self._admin = open_admin(spark, kafka)
         self._partition = jvm.org.apache.kafka.common.TopicPartition(f"{prefix}.commits", 0)
         self._group = group
+        self._bootstrap = kafka.bootstrap
         self._warn = warn
         self._pending: Any = None
         self._has_warned = False
@@ -116,5 +118,10 @@ class ProgressPublisher:
             self._has_warned = True
             self._warn(
                 f"mirror: cannot publish the mirror's progress to consumer group {self._group}: "
-                f"{error.java_exception.getMessage()}"
+                f"{error.java_exception.getMessage()}{self._repair(error)}"
             )
+
+    def _repair(self, error: Py4JJavaError) -> str:
+        if "GroupAuthorizationException" not in error.java_exception.toString():
+            return ""
+        return f": grant Read: {grant_command(self._bootstrap, f'--operation Read --group {self._group}')}"

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark.errors import SetupError
+from twofold_spark.errors import SetupError, grant_command
 from twofold_spark.java_classes import java_class
 from twofold_spark.signals import catch_end_signals
 
@@ -120,7 +120,8 @@ def _no_connector(kafka: Kafka, prefix: str, found: set[str]) -> str:
     known = f"the prefixes there are {', '.join(sorted(found))}" if found else "nor of any other prefix"
     return (
         f"Kafka at {kafka.bootstrap} has no topic {prefix}{_COMMITS}, {known}: "
-        "correct --prefix or --bootstrap, or run twofold init first"
+        "correct --prefix or --bootstrap, run twofold init first, or grant Read on its topics: "
+        + grant_command(kafka.bootstrap, f"--operation Read --topic {prefix}. --resource-pattern-type prefixed")
     )
 
 

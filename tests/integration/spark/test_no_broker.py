@@ -83,7 +83,7 @@ def test_a_host_without_a_name_and_a_wrong_prefix_are_one_sentence(
     said = say(kafka.bootstrap)
     assert said.startswith(f"mirror: Kafka at {kafka.bootstrap} has no topic bank.commits, the prefixes there are ")
     assert there in said
-    assert said.endswith(": correct --prefix or --bootstrap, or run twofold init first")
+    assert ": correct --prefix or --bootstrap, run twofold init first, or grant Read on its topics: kafka-acls" in said
     assert len(said.splitlines()) == 1
 
 

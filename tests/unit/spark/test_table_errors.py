@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from twofold_spark.errors import TableRefused, explain_full_disk
+from twofold_spark.errors import TableRefused, explain_full_disk, explain_missing_right
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
@@ -116,3 +116,17 @@ def test_a_full_disk_is_said_in_one_sentence() -> None:
     assert full.exit_status == 3
     assert "make room" in str(full)
     assert explain_full_disk(_of("java.io.IOException: Permission denied")) is None
+
+
+def test_a_missing_right_is_said_with_the_command_that_gives_it() -> None:
+    denied = (
+        "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized to access topics: [bank.commits]"
+    )
+    missing = explain_missing_right(_of("org.apache.spark.SparkException: x", denied), "kafka:9092")
+    assert missing is not None
+    assert missing.exit_status == 3
+    assert str(missing) == (
+        "Kafka does not let this user read bank.commits: grant Read: kafka-acls --bootstrap-server kafka:9092 --add"
+        " --allow-principal User:NAME --operation Read --topic PREFIX. --resource-pattern-type prefixed"
+    )
+    assert explain_missing_right(_of("java.io.IOException: Permission denied"), "kafka:9092") is None
