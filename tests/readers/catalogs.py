@@ -16,6 +16,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, text
 
+from fixtures.object_store import ObjectStore
 from readers.metadata import main_version, read_metadata
 
 SCHEMA: Final = "public"
@@ -50,11 +51,12 @@ class CatalogOfTables(Protocol):
 
 
 class RestTables:
-    """By Iceberg's REST protocol."""
+    """By Iceberg's REST protocol; the files are this machine's, or in a store that speaks S3."""
 
-    def __init__(self, address: str, *, commits_at_once: bool) -> None:
+    def __init__(self, address: str, *, commits_at_once: bool, store: ObjectStore | None = None) -> None:
         self.address = address
         self.commits_at_once = commits_at_once
+        self._store = store
         self.kind = "rest" if commits_at_once else "rest-apart"
 
     def main(self, table: str) -> int:
@@ -63,10 +65,21 @@ class RestTables:
             return main_version(json.load(answer)["metadata"])
 
     def for_pyiceberg(self) -> Catalog:
-        return RestCatalog("rest", uri=self.address)
+        store = self._store
+        return RestCatalog("rest", uri=self.address, **(store.properties | store.credentials if store else {}))
 
     def duckdb_attaches(self) -> Sequence[str]:
-        return (f"ATTACH '' AS lake (TYPE iceberg, ENDPOINT '{self.address}', AUTHORIZATION_TYPE 'none')",)
+        catalog = f"TYPE iceberg, ENDPOINT '{self.address}', AUTHORIZATION_TYPE 'none'"
+        if (store := self._store) is None:
+            return (f"ATTACH '' AS lake ({catalog})",)
+        secret = (
+            f"TYPE s3, KEY_ID '{store.access_key}', SECRET '{store.secret_key}', REGION 'us-east-1', "
+            f"ENDPOINT '{store.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false"
+        )
+        return (
+            f"CREATE SECRET store ({secret})",
+            f"ATTACH '' AS lake ({catalog}, ACCESS_DELEGATION_MODE 'none')",
+        )
 
     def duckdb_name(self, table: str) -> str:
         return f"lake.{SCHEMA}.{table}"

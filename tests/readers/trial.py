@@ -13,6 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 from fixtures.spark import Lake
 from helpers.spark import process as spark_process
@@ -31,6 +32,29 @@ _SHARE = 10
 """Each program has at least this part of the reads."""
 _SETTINGS = ("--trigger", "continuous", "--maintain-every", "20", "--keep-cuts", "0.02")
 """So that metadata stays small for as long as the trial lasts."""
+
+
+class Transfers(Protocol):
+    """Who moves money between the two tables meanwhile."""
+
+    def stop(self) -> None: ...
+    def last_sequence(self) -> int:
+        """Return the number of the last commit record, after the stop."""
+        ...
+
+
+class WriterTransfers:
+    """A bank that the tests' writer plays: topics without a source."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._writer = lake.writer
+        self._bank: Bank = opened(lake.writer)
+
+    def stop(self) -> None:
+        self._bank.stop()
+
+    def last_sequence(self) -> int:
+        return self._writer.sequence
 
 
 class _Worker(threading.Thread):
@@ -95,11 +119,16 @@ class _Trial:
     """The driver that is killed, and who reads meanwhile."""
 
     def __init__(
-        self, lake: Lake, tables: CatalogOfTables, readers: Sequence[TotalReader], options: Sequence[str]
+        self,
+        lake: Lake,
+        tables: CatalogOfTables,
+        readers: Sequence[TotalReader],
+        options: Sequence[str],
+        rng: random.Random,
     ) -> None:
         self._lake = lake
         self._options = options
-        self._rng = random.Random(5)
+        self._rng = rng
         self._publishing = threading.Event()
         self.ending = threading.Event()
         self.reading = [_Reading(reader, tables, self.ending, self._publishing) for reader in readers]
@@ -109,7 +138,8 @@ class _Trial:
 
     def kill_one(self) -> None:
         """Start a driver, and kill it some cuts later, at any instant of a batch."""
-        with spark_process.running(self._lake, *_SETTINGS, *self._options) as process:
+        short = spark_process.short_lived()
+        with spark_process.running(self._lake, *_SETTINGS, *self._options, environment=short) as process:
             self._await_cuts(process, 1)
             self._start_workers()
             self._publishing.set()
@@ -119,7 +149,7 @@ class _Trial:
             os.killpg(process.pid, signal.SIGKILL)
             self._publishing.clear()
 
-    def finish(self, bank: Bank, reads: int) -> None:
+    def finish(self, transfers: Transfers, reads: int) -> None:
         """Start the last driver, and end it when all reads were made and all is mirrored."""
         with spark_process.running(self._lake, *_SETTINGS, *self._options) as process:
             self._await_cuts(process, 1)
@@ -127,8 +157,8 @@ class _Trial:
             self._publishing.set()
             while not self._has_read(reads):
                 self._await_cuts(process, 1)
-            bank.stop()
-            spark_process.cut(process, self._lake.writer.sequence)
+            transfers.stop()
+            spark_process.cut(process, transfers.last_sequence())
             process.terminate()
             process.communicate(timeout=120)
 
@@ -161,23 +191,44 @@ def try_catalog(
     reads: int,
     kills: int,
 ) -> Outcome:
-    """Mirror a bank until all kills and reads are done; its end must be in the tables."""
-    began, bank, trial = time.monotonic(), opened(lake.writer), _Trial(lake, tables, readers, options)
+    """Mirror the writer's bank until all kills and reads are done; its end must be in the
+    tables.
+    """
+    transfers = WriterTransfers(lake)
+    outcome = try_transfers(
+        lake, tables, readers, transfers, options=options, reads=reads, kills=kills, rng=random.Random(5)
+    )
+    lake.assert_equal()
+    return outcome
+
+
+def try_transfers(
+    lake: Lake,
+    tables: CatalogOfTables,
+    readers: Sequence[TotalReader],
+    transfers: Transfers,
+    *,
+    options: Sequence[str],
+    reads: int,
+    kills: int,
+    rng: random.Random,
+) -> Outcome:
+    """Mirror transfers until all kills and reads are done, and then to their end."""
+    began, trial = time.monotonic(), _Trial(lake, tables, readers, options, rng)
     try:
         for number in range(kills):
             trial.kill_one()
             print(f"{tables.kind}: kill {number + 1} of {kills}, {trial.describe()}", flush=True)
-        trial.finish(bank, reads)
+        trial.finish(transfers, reads)
     finally:
         trial.ending.set()
-        bank.stop()
+        transfers.stop()
         for worker in trial.workers:
             if worker.ident is not None:
                 worker.join()
     for worker in trial.workers:
         if worker.failure is not None:
             raise RuntimeError(f"{tables.kind}: {worker.name} failed") from worker.failure
-    lake.assert_equal()
     return Outcome(
         catalog=tables.kind,
         commits_at_once=tables.commits_at_once,

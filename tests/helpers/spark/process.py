@@ -38,6 +38,11 @@ def job_environment() -> dict[str, str]:
     return {**ours, "JAVA_TOOL_OPTIONS": class_archive.find_options()}
 
 
+def short_lived() -> dict[str, str]:
+    """The environment of a job that is soon killed: Java's second compiler would not pay."""
+    return {"JAVA_TOOL_OPTIONS": f"{class_archive.find_options()} -XX:TieredStopAtLevel=1"}
+
+
 @contextmanager
 def in_its_own_group(
     line: Sequence[str], environment: Mapping[str, str] | None = None
@@ -59,15 +64,21 @@ def in_its_own_group(
 
 def cuts(process: subprocess.Popen[str], many: int) -> None:
     """Returns when the job has said that it published so many cuts."""
-    for number, _ in enumerate(_published(process), 1):
-        if number == many:
-            return
+    batches(process, "mirror", many)
 
 
 def cut(process: subprocess.Popen[str], sequence: int) -> None:
     """Returns when the job has said that it published this cut."""
     for published in _published(process):
         if published == sequence:
+            return
+
+
+def batches(process: subprocess.Popen[str], command: str, many: int) -> None:
+    """Returns when the job has said of so many batches that they are in its tables."""
+    for line in lines(process):
+        many -= line.startswith(f"{command}: ")
+        if not many:
             return
 
 
