@@ -1,5 +1,5 @@
 """Loads in a source group: what a member's snapshot shows of a global transaction no cut shows in
-part, though no commit record names it.
+part, though no commit record names it. pyiceberg alone reads the same.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
@@ -18,6 +19,7 @@ from helpers.spark.group_lake import GroupLake, find_whole, prepare, regroup, tr
 from twofold.config import load
 from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
+from twofold_spark.sinks.iceberg_group import member_catalog
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 LATE = "CREATE TABLE late (id text PRIMARY KEY, account int, amount bigint)"
@@ -36,7 +38,30 @@ def shown(lake: GroupLake) -> set[str]:
         tables = cut[prefix]
         if "public.late" in tables.cut.versions and "public.late" not in tables.cut.backfilling:
             amounts[prefix] |= {row["id"]: row["amount"] for row in tables["public.late"].collect()}
+    assert read_plainly(lake) == amounts
     return find_whole(amounts, cut.cut)
+
+
+def read_plainly(lake: GroupLake) -> dict[str, dict[str, int]]:
+    """Return the amounts by member and transfer in the last global cut, as pyiceberg reads them.
+
+    The row of the global cut names each member's cut, and the row of that its tables' snapshots.
+    """
+    group = SqlCatalog(lake.catalog, uri=f"sqlite:///{lake.folder}/group/catalog.db")
+    rows = group.load_table("twofold.global_cuts").scan().to_arrow().to_pylist()
+    found: dict[str, dict[str, int]] = {}
+    for member in max(rows, key=lambda row: row["number"])["members"]:
+        prefix = member["prefix"]
+        catalog = SqlCatalog(member_catalog(lake.catalog, prefix), uri=f"sqlite:///{lake.folder}/{prefix}/catalog.db")
+        cuts = catalog.load_table("twofold.cuts").scan(row_filter=f"sequence = {member['sequence']}")
+        (cut,) = (row for row in cuts.to_arrow().to_pylist() if row["whole"])
+        loading = {topic.removeprefix(f"{prefix}.") for topic in cut["backfilling"]}
+        versions = {each["name"]: int(each["version"]) for each in cut["tables"] if each["name"] not in loading}
+        found[prefix] = {}
+        for name in versions.keys() & {"public.transfer", "public.late"}:
+            snapshot = catalog.load_table(name).scan(snapshot_id=versions[name]).to_arrow().to_pylist()
+            found[prefix] |= {row["id"]: row["amount"] for row in snapshot}
+    return found
 
 
 def backfilled(here: Installation, topic: str) -> bool:
