@@ -198,7 +198,7 @@ rights: ready ## Each right of the security page taken away by itself, and docs/
 	TWOFOLD_RIGHTS=docs/inside/rights.md $(BIN)/pytest -m slow tests/integration/ops/test_rights.py
 
 .PHONY: chaos
-chaos: ready ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.
+chaos: classes ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.
 	@PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
 .PHONY: late

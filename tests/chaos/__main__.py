@@ -83,7 +83,14 @@ def main() -> int:
     if not bad:
         remove(folder)
     total = totals(
-        results, *(("looks", "wrong") if options.apart else ("cuts", "under_faults", "torn_without") if group else ())
+        results,
+        *(
+            ("looks", "wrong")
+            if options.apart
+            else ("published", "cuts", "under_faults", "torn_without")
+            if group
+            else ()
+        ),
     )
     print(json.dumps(total))
     return 1 if total["violations"] else 0

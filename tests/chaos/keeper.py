@@ -24,6 +24,10 @@ _WITH_ITS_KEEPER = (
 """PR_SET_PDEATHSIG, SIGKILL."""
 
 
+def _keep(command: Sequence[str]) -> list[str]:
+    return [sys.executable, "-ISc", _WITH_ITS_KEEPER, *command]
+
+
 class Keeper(threading.Thread):
     """One process after the other, all started by this thread: the kernel ends them when it
     ends.
@@ -37,7 +41,7 @@ class Keeper(threading.Thread):
         self.ended: list[tuple[int, str]] = []
         """Of those that gave up: status and last words."""
         self.starts = 0
-        self._command = [sys.executable, "-ISc", _WITH_ITS_KEEPER, *command]
+        self._command = _keep(command)
         self._environment = dict(environment)
         self._allowed = allowed
         self._lock = threading.Lock()
@@ -77,6 +81,11 @@ class Keeper(threading.Thread):
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return "\n".join(lines[-12:])[-2000:]
+
+    def change_command(self, command: Sequence[str]) -> None:
+        """Its next lives have this command."""
+        with self._lock:
+            self._command = _keep(command)
 
     def send(self, number: signal.Signals, *, away_s: float = 0.0, once: Mapping[str, str] | None = None) -> bool:
         """Signal it; if it ends, it stays away that long, and its next life, alone, has `once` in

@@ -51,10 +51,10 @@ GAP_S: Final = {
     "late main.2": (0.1, 1.0),
     "late pool": (0.1, 1.0),
     "late pool too": (0.1, 1.0),
-    "a connector": (0.3, 4.0),
-    "a database": (0.5, 5.0),
+    "a connector": (4.0, 16.0),
+    "a database": (4.0, 16.0),
     "what all share": (0.2, 3.0),
-    "the mirror": (30.0, 80.0),
+    "the mirror": (45.0, 90.0),
     "coordinator": (2.0, 12.0),
 }
 """From the end of a fault to the next of its lane."""

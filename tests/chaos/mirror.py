@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.keeper import Keeper
-from helpers.spark import class_archive
+from helpers.spark import class_archive, interpreted
 from twofold_common.java import spark_java_home
 
 _ENDS_WITH_KAFKA = (1, 3, 8)
@@ -33,19 +33,32 @@ class MirrorJob:
         self._journal = folder / "journal"
         # The round is over before Java's second compiler would pay.
         quick = {"JAVA_TOOL_OPTIONS": class_archive.find_options(), "JAVA_HOME": str(spark_java_home())}
-        self.environment = {**environment, **quick}
-        self._command = [
-            sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--warehouse", str(self.lake), *(word for prefix in prefixes for word in ("--prefix", prefix)),
+        self.environment = {**environment, **quick, **interpreted.write_settings(folder / "conf")}
+        self._job = [
+            sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--warehouse", str(self.lake),
             "--batch-rows", "20000", "--maintain-every", "20", *arguments,
         ]  # fmt: skip
+        self._prefixes = prefixes
         self.keeper = Keeper(
-            "mirror", [*self._command, "--trigger", "interval=1s"], folder / "mirror.log", self.environment, allowed=_ENDS_WITH_KAFKA
+            "mirror", self._running(prefixes), folder / "mirror.log", self.environment, allowed=_ENDS_WITH_KAFKA
         )  # fmt: skip
+
+    def restart_with(self, prefixes: Sequence[str]) -> None:
+        """The group has these members from here on."""
+        self._prefixes = prefixes
+        self.keeper.change_command(self._running(prefixes))
+        self.keeper.stop(0.0)
+
+    def _running(self, prefixes: Sequence[str]) -> list[str]:
+        return [*self._of(prefixes), "--trigger", "interval=1s"]
+
+    def _of(self, prefixes: Sequence[str]) -> list[str]:
+        return [*self._job, *(word for prefix in prefixes for word in ("--prefix", prefix))]
 
     def check(self) -> tuple[dict[str, Any], list[str]]:
         """What the checker's other half says, and its lines."""
         self.keeper.close()
-        self._run([*self._command, "--trigger", "available-now"])
+        self._run([*self._of(self._prefixes), "--trigger", "available-now"])
         jars = self._run([sys.executable, "-m", "twofold_spark", "jars"]).strip()
         command = [sys.executable, "-m", "chaos.tables", "--warehouse", str(self.lake), "--journal", str(self._journal), "--jars", jars]  # fmt: skip
         lines = self._run(command, statuses=(0, 1)).splitlines()

@@ -116,6 +116,12 @@ class Plan:
             more = rng.choices(["start", "pause", "resume"], k=rng.randint(1, 4)) if rng.random() < 0.5 else []
             yield rng.uniform(8, 25), table, ("start", *more)
 
+    def group_reloads(self) -> Iterator[tuple[float, int, str]]:
+        """Tables to be reloaded by their member's number, how long after the one before."""
+        rng = random.Random(f"{self.seed} group reloads")
+        while True:
+            yield rng.uniform(15, 40), rng.randrange(60), rng.choice(["account", "part"])
+
 
 def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:
     """Rounds with a standby to promote take a server whose slots survive it."""

@@ -26,14 +26,12 @@ class ApartTrial(GroupTrial):
             sources = self._sources(ending)
             coordinator = self._coordinator(sources)
             jobs = {prefix: self._mirror(prefix) for prefix in self.members}
-            for source in sources:
-                source.connector.start()
-                ending.callback(source.connector.close)
+            self._start_coordinator(coordinator, ending)
+            self._join(sources, self.members, ending)
+            sources[0].publish("part")
             for job in jobs.values():
                 job.keeper.start()
                 ending.callback(job.keeper.close)
-            coordinator.start()
-            ending.callback(coordinator.close)
             for job in jobs.values():
                 wait_for_words(job.keeper, ", cut ")
             environment = jobs[self.members[0]].environment

@@ -35,7 +35,7 @@ from chaos.group.bank import Branch
 
 WORKERS: Final = 4
 ENDERS: Final = 3
-THINK_S: Final = 0.4
+THINK_S: Final = 1.0
 PLAIN: Final = 0.3
 """So many transfers stay within one database, and are not prepared."""
 ROLLED_BACK: Final = 0.15

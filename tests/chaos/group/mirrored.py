@@ -85,7 +85,7 @@ def open_session(warehouse: Path, folders: Mapping[str, Path], jars: str, *, in_
 class Mirrored:
     """The global cuts of a warehouse or a folder."""
 
-    look_every_s = 3.0
+    look_every_s = 10.0
 
     def __init__(self, spark: SparkSession, prefixes: list[str], place: Place) -> None:
         self._spark = spark
@@ -101,10 +101,10 @@ class Mirrored:
             read = self._place.read(self._spark)
             if read.cut.number == self._looked_at:
                 return None
-            members = [read[prefix] for prefix in read]
+            members = [read[prefix] for prefix in self._prefixes]
             tables = [[member[f"public.{table}"] for member in members] for table in COLUMNS]
         except (TwofoldError, KeyError):
-            # None is published yet, it is being loaded, or a table has no row yet.
+            # None is published yet, a member is not in it, a table is loaded, or it has no row yet.
             return None
         accounts, parts = (
             reduce(DataFrame.unionByName, its).select(*names).collect()
@@ -148,7 +148,8 @@ class Mirrored:
 
     def _show(self, what: str, cut: GlobalCut) -> Shown:
         accounts, parts = (
-            [row for prefix in self._prefixes for row in self._rows(cut, prefix, table)] for table in COLUMNS
+            [row for prefix in self._prefixes for row in self._rows(cut, prefix, table)] if cut.has(table) else None
+            for table in COLUMNS
         )
         return sum_up(what, cut.number, accounts, parts)
 
@@ -171,8 +172,8 @@ class Mirrored:
         rows = self._spark.table(self._place.name(prefix, table))
         return rows.selectExpr("*", "unix_micros(published_at) / 1e6 AS at")
 
-    @staticmethod
-    def _cut(row: Any, members: dict[str, dict[int, Any]]) -> GlobalCut:
-        sequences = {each["prefix"]: each["sequence"] for each in row["members"]}
+    def _cut(self, row: Any, members: dict[str, dict[int, Any]]) -> GlobalCut:
+        named = {each["prefix"]: each["sequence"] for each in row["members"]}
+        sequences = dict.fromkeys(self._prefixes, 0) | named
         parts = {prefix: members[prefix].get(sequence) for prefix, sequence in sequences.items()}
         return GlobalCut(row["number"], sequences, parts, row["at"])

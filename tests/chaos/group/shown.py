@@ -9,7 +9,6 @@ from typing import Any, Final, Protocol
 
 from chaos.violation import Violation
 
-TABLES: Final = frozenset({"public.account", "public.part"})
 COLUMNS: Final = {"account": ("id", "balance"), "part": ("transfer", "branch", "branches", "amount")}
 Rows = dict[str, dict[str, list[tuple[Any, ...]]]]
 """By table and prefix, in order."""
@@ -21,6 +20,7 @@ class GlobalCut:
 
     number: int
     sequences: Mapping[str, int]
+    """By prefix; 0 for a member that it does not name."""
     parts: Mapping[str, Any]
     """By prefix; None if the member has no such cut."""
     published_at: float = 0.0
@@ -37,10 +37,14 @@ class GlobalCut:
     @property
     def complete(self) -> bool:
         """Every member has all its tables. False while one of them has no cut yet, or loads."""
-        return all(part is not None and self._whole(part) >= TABLES for part in self.parts.values())
+        return all(map(self.has, COLUMNS))
+
+    def has(self, table: str) -> bool:
+        """Whether every member has this table, and loads it no more."""
+        return all(part is not None and f"public.{table}" in self._whole(part) for part in self.parts.values())
 
     def version_of(self, prefix: str, table: str) -> int:
-        """That of a complete cut."""
+        """That of a table that it has."""
         (version,) = (each["version"] for each in self.parts[prefix]["tables"] if each["name"] == table)
         return int(version)
 
@@ -61,8 +65,8 @@ class Shown:
 
     what: str
     number: int
-    total: int
-    """Of all balances."""
+    total: int | None
+    """Of all balances; None if they were not read."""
     torn: tuple[tuple[str, int, int], ...]
     """Transfers that are there in part, with how many branches are there, and of how many."""
     missing: tuple[str, ...] = ()
@@ -72,7 +76,7 @@ class Shown:
         if self.missing:
             return [Violation("cut", f"{self.what} names cuts that {list(self.missing)} do not have")]
         found = []
-        if self.total != total:
+        if self.total is not None and self.total != total:
             found.append(Violation("total", f"{self.what}: {self.total}, not {total}"))
         if self.torn:
             some = list(self.torn[:5])
@@ -80,10 +84,12 @@ class Shown:
         return found
 
 
-def sum_up(what: str, number: int, accounts: Iterable[tuple[Any, ...]], parts: Iterable[tuple[Any, ...]]) -> Shown:
-    """Of all databases' rows, with the columns in `COLUMNS`."""
+def sum_up(
+    what: str, number: int, accounts: Iterable[tuple[Any, ...]] | None, parts: Iterable[tuple[Any, ...]] | None
+) -> Shown:
+    """Of all databases' rows, with the columns in `COLUMNS`; None for a table that was not read."""
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for transfer, _, branches, amount in parts:
+    for transfer, _, branches, amount in parts or ():
         found[transfer].append((branches, amount))
     wanted = {transfer: max(branches for branches, _ in its) for transfer, its in found.items()}
     torn = tuple(
@@ -91,7 +97,7 @@ def sum_up(what: str, number: int, accounts: Iterable[tuple[Any, ...]], parts: I
         for transfer, its in found.items()
         if len(its) != wanted[transfer] or sum(amount for _, amount in its) != 0
     )
-    return Shown(what, number, sum(balance for _, balance in accounts), torn)
+    return Shown(what, number, None if accounts is None else sum(balance for _, balance in accounts), torn)
 
 
 class View(Protocol):

@@ -60,7 +60,8 @@ class Snapshots:
         if not self._exists("twofold", "global_cuts"):
             return []
         nothing: dict[str, Any] = {each: {"tables": (), "backfilling": ()} for each in self._prefixes}
-        return [GlobalCut(number, _sequences(members), nothing, at) for number, members, at in self._ask(SQL(_CUTS))]
+        found = self._ask(SQL(_CUTS))
+        return [GlobalCut(number, self._sequences(members), nothing, at) for number, members, at in found]
 
     def show(self, cut: GlobalCut) -> Shown | None:
         return None
@@ -76,7 +77,7 @@ class Snapshots:
         if not found:
             return None
         number, members, at = found[0]
-        sequences = _sequences(members)
+        sequences = self._sequences(members)
         return GlobalCut(number, sequences, {prefix: self._part(prefix, its) for prefix, its in sequences.items()}, at)
 
     def _part(self, prefix: str, sequence: int) -> dict[str, Any] | None:
@@ -104,6 +105,5 @@ class Snapshots:
     def _ask(self, query: SQL | Composed) -> list[Any]:
         return self._connection.execute(query).fetchall()
 
-
-def _sequences(members: list[dict[str, Any]]) -> dict[str, int]:
-    return {each["prefix"]: each["sequence"] for each in members}
+    def _sequences(self, members: list[dict[str, Any]]) -> dict[str, int]:
+        return dict.fromkeys(self._prefixes, 0) | {each["prefix"]: each["sequence"] for each in members}

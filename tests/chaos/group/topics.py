@@ -29,7 +29,7 @@ class Spans:
     def read(cls, bootstrap: str, registry: str, prefixes: Iterable[str]) -> Spans:
         decode = avro(registry)
         moments: list[int] = []
-        seen: dict[str, list[int]] = defaultdict(list)
+        seen: dict[str, dict[int, int]] = defaultdict(dict)
         branches: dict[str, int] = {}
         for prefix in prefixes:
             topic = f"{prefix}.public.part"
@@ -37,10 +37,11 @@ class Spans:
             moments += [commit.written_ms for commit in commits]
             rows = read_all(bootstrap, decode, [topic])
             for row, at in visible_since(topic, rows, commits):
-                after = row.value["after"]
-                seen[after["transfer"]].append(at)
+                if (after := row.value["after"]) is None:
+                    continue  # the truncate of a load, which brings the same rows again
+                seen[after["transfer"]].setdefault(after["branch"], at)
                 branches[after["transfer"]] = after["branches"]
-        return cls.of(seen, branches, moments)
+        return cls.of({name: [*its.values()] for name, its in seen.items()}, branches, moments)
 
     @classmethod
     def of(cls, seen: dict[str, list[int]], branches: dict[str, int], moments: Iterable[int] = ()) -> Spans:

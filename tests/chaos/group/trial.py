@@ -1,9 +1,14 @@
 """One round of a group: databases with a connector each, one mirror, a coordinator, faults; then
 all is healed and settles, and every global cut is checked.
+
+The coordinator comes first. So members, and a table of the first one, join while branches are in
+doubt across them. Two members found the group, and the others join their mirror. Under the faults
+tables are reloaded all the time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +22,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
+
 from chaos.faults import Faults
 from chaos.ground import Database, Servers, write_configuration
 from chaos.group import bank
@@ -29,8 +36,15 @@ from twofold.stack import PostgresServer
 
 TESTS: Final = Path(__file__).parents[2]
 READY_S: Final = 600.0
-LATE_MAX_S: Final = 60.0
-"""A branch comes behind another by so much at most; a quarter of a short round."""
+DECISIONS: Final = 15
+"""So many transfers are decided before anybody joins."""
+ASKED_S: Final = 20.0
+"""A person who asks for a reload waits so long for the command."""
+LATE_MAX_S: Final = 30.0
+"""A branch comes behind another by so much at most; a quarter of a short round. An `init` waits
+for what is prepared in its database, twice.
+"""
+FOUNDERS: Final = 2
 
 
 @dataclass(slots=True)
@@ -43,12 +57,14 @@ class GroupResult:
     sink: str = "iceberg"
     faults: dict[str, int] = field(default_factory=dict)
     transactions: int = 0
+    published: int = 0
+    """Global cuts."""
     cuts: int = 0
-    """Global cuts whose tables were read."""
+    """Those of them whose tables were read: some table was loaded in no member."""
     under_faults: int = 0
-    """Those of them that were published while there were faults."""
+    """Those of these that were published while there were faults."""
     looks: int = 0
-    """So many of them were read while they were the last one."""
+    """So many of these were read while they were the last one."""
     torn_without: int = 0
     """At so many commit records a reader of each source alone sees a transfer in part."""
     wrong: int = 0
@@ -62,8 +78,8 @@ class GroupResult:
 
     def __str__(self) -> str:
         return (
-            f"{sum(self.faults.values())} faults, {self.transactions} transactions, {self.starts} starts, {self.cuts} global cuts,"
-            f" {self.under_faults} of them under faults, {self.looks} read meanwhile; readers of each source alone see a transfer in part at {self.torn_without} commit records:"
+            f"{sum(self.faults.values())} faults, {self.transactions} transactions, {self.starts} starts, {self.published} global cuts published, {self.cuts} read,"
+            f" {self.under_faults} of these from under faults, {self.looks} read meanwhile; readers of each source alone see a transfer in part at {self.torn_without} commit records:"
             f" {self.violations} violations {self.kinds or ''}"
         )
 
@@ -71,25 +87,37 @@ class GroupResult:
 class Source:
     """One database of the group, with its connector."""
 
-    def __init__(self, prefix: str, folder: Path, database: Database, environment: dict[str, str]) -> None:
+    def __init__(
+        self, prefix: str, folder: Path, database: Database, settings: Settings, environment: dict[str, str]
+    ) -> None:
         self.prefix = prefix
         self.database = database
+        self.settings = settings
         self.file = folder / "twofold.toml"
         self._command = [sys.executable, "-m", "twofold", "-c", str(self.file)]
         self._environment = environment
         self.connector = Keeper(f"connector {prefix}", [*self._command, "run"], folder / "connector.log", environment)
 
-    def initialise(self, servers: Servers, settings: Settings, members: list[str]) -> None:
-        bank.create(self.database.dsn)
+    def configure(self, servers: Servers, members: list[str], tables: str = "*") -> None:
+        """`tables`: those that `init` publishes."""
         more: dict[str, dict[str, Any]] = {
+            "source": {"tables": [f"public.{tables}"]},
             "kafka": {"replication": 1, "min_insync_replicas": 1},
             "group": {"name": "bank", "members": members},
             "prepared": {"gid_patterns": [bank.OWN_GIDS]},
         }
         spool = self.file.with_name("spool")
-        write_configuration(self.file, self.prefix, spool, self.database.fronted_dsn, servers, settings, **more)
+        write_configuration(self.file, self.prefix, spool, self.database.fronted_dsn, servers, self.settings, **more)
+
+    def twofold(self, *arguments: str, timeout_s: float = 120, check: bool = True) -> None:
         environment = {**os.environ, **self._environment}
-        subprocess.run([*self._command, "init"], check=True, capture_output=True, timeout=120, env=environment)
+        subprocess.run(
+            [*self._command, *arguments], check=check, capture_output=True, timeout=timeout_s, env=environment
+        )
+
+    def publish(self, table: str) -> None:
+        with psycopg.connect(self.database.dsn, autocommit=True) as session:
+            session.execute(f"ALTER PUBLICATION {self.prefix} ADD TABLE {table}".encode())
 
 
 class GroupTrial:
@@ -121,7 +149,7 @@ class GroupTrial:
             sources = self._sources(ending)
             coordinator = self._coordinator(sources)
             sink = ("--sink", self._place(ending))
-            job = MirrorJob(self.folder, self.servers.kafka.bootstrap, self.servers.registry_url, self.members, self.environment, *sink)  # fmt: skip
+            job = MirrorJob(self.folder, self.servers.kafka.bootstrap, self.servers.registry_url, self.members[:FOUNDERS], self.environment, *sink)  # fmt: skip
             faults = Faults(
                 servers=self.servers,
                 databases={source.prefix: source.database for source in sources},
@@ -132,12 +160,12 @@ class GroupTrial:
                 coordinator=coordinator,
                 say=self.say,
             )
-            self._start(sources, coordinator, job.keeper, ending)
+            self._start(sources, coordinator, job, ending)
             checker = ending.enter_context(
                 CheckerProcess(self.folder, self.servers, self.members, job.lake, job.environment, *sink)
             )
             begun = time.time()
-            self._under_faults(faults)
+            self._under_faults(faults, sources)
             ended = time.time()
             coordinator.close()
             self._settle(sources)
@@ -148,7 +176,7 @@ class GroupTrial:
                 self.violations += [f"gave up: {keeper.name} ended with {status}: {words}" for status, words in keeper.ended]  # fmt: skip
         for line in (*found.pop("lines"), *(f"!!! {violation}" for violation in self.violations)):
             self.say(line)
-        for name in ("transactions", "cuts", "under_faults", "looks", "torn_without"):
+        for name in ("transactions", "published", "cuts", "under_faults", "looks", "torn_without"):
             setattr(result, name, found[name])
         result.faults, result.starts = dict(sorted(faults.done.items())), sum(keeper.starts for keeper in keepers)
         result.violations = found["violations"] + len(self.violations)
@@ -172,11 +200,8 @@ class GroupTrial:
             prefix, folder = self.members[number], self.folder / f"source{number}"
             folder.mkdir()
             database = Database(self.servers, folder, self.settings[number], ending, number=number)
-            source = Source(prefix, folder, database, self.environment)
-            source.initialise(self.servers, self.settings[number], self.members)
-            if self.settings[number].standby:
-                database.make_standby()
-            return source
+            bank.create(database.dsn)
+            return Source(prefix, folder, database, self.settings[number], self.environment)
 
         with ThreadPoolExecutor() as pool:
             return list(pool.map(make, range(len(self.members))))
@@ -192,28 +217,57 @@ class GroupTrial:
             sys.executable, "-m", "chaos.group.coordinator", "--seed", str(self.plan.seed), "--log", log, *arguments, *dsns,
         ]  # fmt: skip
 
-    @staticmethod
-    def _start(sources: list[Source], coordinator: Keeper, mirror: Keeper, ending: ExitStack) -> None:
-        """The coordinator begins when the mirror has published a global cut: before that there is
-        nothing to disturb.
-        """
-        for source in sources:
-            source.connector.start()
-            ending.callback(source.connector.close)
-        for source in sources:
-            wait_for_words(source.connector, " recovered: ")
-        mirror.start()
-        ending.callback(mirror.close)
-        wait_for_words(mirror, "global cut ")
+    def _start(self, sources: list[Source], coordinator: Keeper, job: MirrorJob, ending: ExitStack) -> None:
+        """While the coordinator works, the founders join, a table of the first, and the others."""
+        self._start_coordinator(coordinator, ending)
+        self._join(sources[:FOUNDERS], self.members[:FOUNDERS], ending)
+        job.keeper.start()
+        ending.callback(job.keeper.close)
+        wait_for_words(job.keeper, "global cut ")
+        sources[0].publish("part")
+        if len(sources) > FOUNDERS:
+            self._join(sources[FOUNDERS:], self.members, ending)
+            for source in sources[:FOUNDERS]:
+                source.configure(self.servers, self.members)
+                source.connector.stop(0.0)
+            job.restart_with(self.members)
+            wait_for_words(job.keeper, "global cut ", self.members[-1])
+
+    def _start_coordinator(self, coordinator: Keeper, ending: ExitStack) -> None:
         coordinator.start()
         ending.callback(coordinator.close)
+        self._wait_for_decisions()
 
-    def _under_faults(self, faults: Faults) -> None:
+    def _join(self, joining: list[Source], members: list[str], ending: ExitStack) -> None:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda source: self._initialise(source, members), joining))
+        for source in joining:
+            source.connector.start()
+            ending.callback(source.connector.close)
+        for source in joining:
+            wait_for_words(source.connector, " recovered: ")
+
+    def _initialise(self, source: Source, members: list[str]) -> None:
+        source.configure(self.servers, members, "account" if source.prefix == self.members[0] else "*")
+        source.twofold("init")
+        if source.settings.standby:
+            source.database.make_standby()
+
+    def _wait_for_decisions(self) -> None:
+        log = self.folder / "decisions"
+        deadline = time.monotonic() + READY_S
+        while not log.exists() or len(log.read_text().splitlines()) < DECISIONS:
+            if time.monotonic() > deadline:
+                raise RuntimeError("the coordinator decides nothing")
+            time.sleep(0.1)
+
+    def _under_faults(self, faults: Faults, sources: list[Source]) -> None:
         over = threading.Event()
         lanes = [
             threading.Thread(target=faults.lane, args=(self.plan.faults(lane, self.kinds), over), daemon=True)
             for lane in GROUP_LANES
         ]
+        lanes.append(threading.Thread(target=self._reload, args=(sources, over), daemon=True))
         for thread in lanes:
             thread.start()
         over.wait(self.seconds)
@@ -224,6 +278,16 @@ class GroupTrial:
             raise faults.failure
         self.servers.heal()
 
+    def _reload(self, sources: list[Source], over: threading.Event) -> None:
+        """A person asks for tables to be reloaded; without an answer, not again."""
+        for gap, number, table in self.plan.group_reloads():
+            if over.wait(gap):
+                return
+            source = sources[number % len(sources)]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                source.twofold("backfill", "start", f"public.{table}", timeout_s=ASKED_S, check=False)
+            self.say(f"asked to reload {table} of {source.prefix}")
+
     def _settle(self, sources: list[Source]) -> None:
         """The coordinator recovers for the last time; what the databases hold then is final."""
         environment = {**os.environ, **self.environment}
@@ -232,11 +296,12 @@ class GroupTrial:
         (self.folder / "source.json").write_text(json.dumps(tables))
 
 
-def wait_for_words(keeper: Keeper, words: str) -> None:
-    """Until its log says so."""
+def wait_for_words(keeper: Keeper, *words: str) -> None:
+    """Until a line of its log has these."""
 
     def said() -> bool:
-        return keeper.log.exists() and words in keeper.log.read_text(errors="replace")
+        lines = keeper.log.read_text(errors="replace").splitlines() if keeper.log.exists() else []
+        return any(all(word in line for word in words) for line in lines)
 
     if not keeper.wait_for(said, READY_S):
-        raise RuntimeError(f"{keeper.name} does not say {words!r}: {keeper.log.read_text()[-2000:]}")
+        raise RuntimeError(f"{keeper.name} does not say {' '.join(words)!r}: {keeper.log.read_text()[-2000:]}")

@@ -101,15 +101,21 @@ def test_a_cut_is_checked_once_all_members_have_all_tables() -> None:
     assert cut(member("account", "part", "other")).complete
     assert not cut(member("account")).complete
     assert not cut(member("account", "part", loading=("p.public.account",))).complete
+    assert cut(member("account")).has("account")
+    assert not cut(member("account")).has("part")
+    assert not cut(member("account", "part", loading=("p.public.account",))).has("account")
     assert cut(None).missing == ["west"]
     assert not cut(None).complete
 
 
 def test_a_reader_finds_another_total_a_part_of_a_transfer_or_a_member_elsewhere() -> None:
-    def kinds(total: int, torn: tuple[tuple[str, int, int], ...] = (), missing: tuple[str, ...] = ()) -> list[str]:
+    def kinds(
+        total: int | None, torn: tuple[tuple[str, int, int], ...] = (), missing: tuple[str, ...] = ()
+    ) -> list[str]:
         return [each.kind for each in Shown("a cut", 1, total, torn, missing).violations(100)]
 
     assert kinds(100) == []
+    assert kinds(None) == []
     assert kinds(99) == ["total"]
     assert kinds(100, (("7", 1, 2),)) == ["torn"]
     assert kinds(98, (("7", 1, 2),)) == ["total", "torn"]
@@ -119,6 +125,7 @@ def test_a_reader_finds_another_total_a_part_of_a_transfer_or_a_member_elsewhere
 def test_a_transfer_is_whole_if_it_has_all_its_branches_and_their_amounts_add_up_to_nothing() -> None:
     whole = [("7", 0, 2, -5), ("7", 1, 2, 5), ("8", 0, 1, 0)]
     assert sum_up("a cut", 1, [(1, 60), (1, 40)], whole) == Shown("a cut", 1, 100, ())
+    assert sum_up("a cut", 1, None, whole) == Shown("a cut", 1, None, ())
     for torn in (whole[1:], [("7", 0, 2, -4), *whole[1:]], [*whole, ("7", 1, 2, 0)]):
         ((name, there, of),) = sum_up("a cut", 1, [(1, 100)], torn).torn
         assert (name, there, of) == ("7", sum(row[0] == "7" for row in torn), 2)
