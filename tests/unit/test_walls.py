@@ -44,7 +44,7 @@ CONNECTOR: Mapping[str, Walls] = {
     "kafka": Walls(
         {"config", "errors", "failpoints", "thread_owner"}, {"confluent_kafka", "twofold_avro", "twofold_common"}
     ),
-    "group": Walls({"bridge", "errors", "kafka", "source"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
+    "group": Walls({"bridge", "errors", "kafka", "source"}, {"twofold_avro", "twofold_common"}),
     "run": Walls(
         {
             "bridge",

@@ -10,18 +10,16 @@ is nowhere. This is for people: no connector's work depends on it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, Message, TopicPartition
-
-from twofold.errors import SetupError, Unreachable, UnreadableRecord
-from twofold.kafka.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.errors import SetupError, TwofoldError, UnreadableRecord
+from twofold.kafka.client import KafkaSettings
 from twofold.kafka.decoding import Decoder, RecordPlace, place_of
 from twofold.kafka.schema_registry import Registry
+from twofold.kafka.topic_reader import PartitionId, TopicReader
 from twofold_avro.records import Commit, Prepared
 
 _LEDGER, _COMMITS = ".prepared", ".commits"
@@ -56,8 +54,7 @@ class Ledgers:
     """A reader of the connectors' ledgers. It reads once and writes nothing."""
 
     def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Collection[str]) -> None:
-        self._settings = settings
-        self._timeout_s = settings.call_timeout_s
+        self._reader = TopicReader(settings)
         self._prefixes = frozenset(prefixes)
         self._decoder = Decoder(registry)
 
@@ -70,21 +67,18 @@ class Ledgers:
         last_of: dict[str, tuple[bytes, RecordPlace]] = {}
         found: dict[tuple[str, str], Branch] = {}
         unread: dict[str, str] = {}
-        with sorted_errors("reading the connectors' ledgers"):
-            consumer = self._settings.secrets.open(Consumer, self._settings.consumer())
-            try:
-                for message in self._messages(consumer, since_ms, unread):
-                    value, topic = message.value() or b"", message.topic() or ""
-                    if topic.endswith(_COMMITS):
-                        last_of[topic] = value, place_of(message)
-                    if not any(mark in value for mark in marks):
-                        continue
-                    for branch in self._decoded(topic, value, place_of(message), unread):
-                        known = found.get((branch.prefix, branch.gid))
-                        if branch.global_id in global_ids and _says_more(branch, known):
-                            found[branch.prefix, branch.gid] = branch
-            finally:
-                consumer.close()
+        failed: dict[PartitionId, TwofoldError] = {}
+        for message in self._reader.read(self._stretches(since_ms), failed=failed):
+            value, topic = message.value() or b"", message.topic() or ""
+            if topic.endswith(_COMMITS):
+                last_of[topic] = value, place_of(message)
+            if not any(mark in value for mark in marks):
+                continue
+            for branch in self._decoded(topic, value, place_of(message), unread):
+                known = found.get((branch.prefix, branch.gid))
+                if branch.global_id in global_ids and _says_more(branch, known):
+                    found[branch.prefix, branch.gid] = branch
+        unread |= {place.topic: str(error) for place, error in failed.items()}
         committed = {each.prefix for each in found.values() if each.sequence is not None}
         return Branches(
             tuple(found.values()),
@@ -92,30 +86,15 @@ class Ledgers:
             dict(self._last_sequences(committed, last_of)),
         )
 
-    def _messages(self, consumer: Consumer, since_ms: int, unread: dict[str, str]) -> Iterator[Message]:
-        topics = consumer.list_topics(timeout=self._timeout_s).topics
-        prefixes = [prefix for prefix in self._prefixes if {prefix + _LEDGER, prefix + _COMMITS} <= topics.keys()]
-        since = [TopicPartition(prefix + _COMMITS, 0, since_ms) for prefix in prefixes]
-        starts = consumer.offsets_for_times(since, timeout=self._timeout_s) if since else []
-        for start in starts:
-            start.offset = start.offset if start.offset >= 0 else OFFSET_END
-        consumer.assign([*starts, *(TopicPartition(prefix + _LEDGER, 0, OFFSET_BEGINNING) for prefix in prefixes)])
-        unfinished = {prefix + kind for prefix in prefixes for kind in (_LEDGER, _COMMITS)}
-        deadline = time.monotonic() + self._timeout_s
-        while unfinished:
-            for message in consumer.consume(1000, 0.05):
-                deadline = time.monotonic() + self._timeout_s
-                topic, error = message.topic() or "", message.error()
-                if error is None:
-                    yield message
-                    continue
-                if error.code() != PARTITION_EOF:
-                    unread[topic] = str(sort_error(error, f"reading {topic}"))
-                unfinished.discard(topic)
-            if time.monotonic() > deadline:
-                raise Unreachable(
-                    f"Kafka delivered nothing more of {', '.join(sorted(unfinished))} for {self._timeout_s:.0f} s"
-                )
+    def _stretches(self, since_ms: int) -> dict[PartitionId, tuple[int, int]]:
+        """Return the ledgers, and the commit records since then, of the prefixes that have both."""
+        topics = {prefix + kind for prefix in self._prefixes for kind in (_LEDGER, _COMMITS)}
+        places = {each.topic: each for each in self._reader.partitions_of(topics)}
+        both = {prefix for prefix in self._prefixes if {prefix + _LEDGER, prefix + _COMMITS} <= places.keys()}
+        visible = self._reader.visible(each for topic, each in places.items() if topic.rpartition(".")[0] in both)
+        commits = [each for each in visible if each.topic.endswith(_COMMITS)]
+        since = self._reader.offsets_since(commits, since_ms)
+        return {place: (max(start, since.get(place, start)), end) for place, (start, end) in visible.items()}
 
     def _decoded(self, topic: str, value: bytes, place: RecordPlace, unread: dict[str, str]) -> list[Branch]:
         prefix = topic.removesuffix(_LEDGER).removesuffix(_COMMITS)

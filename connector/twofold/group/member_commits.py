@@ -10,18 +10,16 @@ may be less.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
-
-from twofold.errors import SetupError, Unreachable
-from twofold.kafka.client import GRANT, PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.errors import SetupError
+from twofold.kafka.client import GRANT, KafkaSettings
 from twofold.kafka.decoding import Decoder, RecordPlace, place_of, unreadable
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.schema_registry import Registry
+from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
 from twofold_avro import wire
 from twofold_avro.records import Commit, Progress
 from twofold_avro.schemas import fixed
@@ -30,8 +28,7 @@ from twofold_common.global_loads import ends_a_load
 _COMMITS, _PROGRESS = ".commits", ".progress"
 _TAIL = 64
 """Commit records are followed from this far before the end: what came between the two reads."""
-_MESSAGES = 1000
-_SELDOM = {"fetch.wait.max.ms": 200, "fetch.min.bytes": 1 << 20}
+_FETCH_MS = 200
 """A busy member commits hundreds of times a second: Kafka answers five times a second, with all."""
 _NUMBERS = re.compile(
     rb"([\x80-\xff]{0,9}[\0-\x7f])([\0-\x7f])(?:[\x80-\xff]{0,9}[\0-\x7f]){4}([\x80-\xff]{0,9}[\0-\x7f])",
@@ -91,63 +88,36 @@ class MemberCommits:
     """A follower of the members' commit records."""
 
     def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Iterable[str]) -> None:
-        self._timeout_s = settings.call_timeout_s
+        self._settings = settings
         self._decoder = Decoder(registry)
         self.views = {prefix: MemberView() for prefix in prefixes}
-        self._commits = {prefix + _COMMITS: view for prefix, view in self.views.items()}
-        self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), **_SELDOM})
+        self._follower: TopicFollower | None = None
 
     def begin(self) -> None:
         """Read the members' progress, and the end of their commit records."""
-        with sorted_errors("reading the progress of the group's members"):
-            self._read_progress()
-            starts = []
-            for prefix in self.views:
-                low, high = self._consumer.get_watermark_offsets(
-                    TopicPartition(prefix + _COMMITS, 0), timeout=self._timeout_s
-                )
-                starts.append(TopicPartition(prefix + _COMMITS, 0, max(low, high - _TAIL)))
-            self._consumer.assign(starts)
+        reader = TopicReader(self._settings)
+        for message in reader.read(reader.visible(PartitionId(prefix + _PROGRESS, 0) for prefix in self.views)):
+            if b"/" not in (message.key() or b"") and message.value() is not None:
+                view = self.views[(message.topic() or "").removesuffix(_PROGRESS)]
+                view.sequence = max(view.sequence, self._decoder.decode_message(Progress, message).sequence)
+        bounds = reader.bounds(PartitionId(prefix + _COMMITS, 0) for prefix in self.views)
+        starts = {place: max(each.low, each.high - _TAIL) for place, each in bounds.items()}
+        self._follower = TopicFollower(self._settings, starts, fetch_ms=_FETCH_MS)
 
     def follow(self, wait_s: float) -> None:
         """Take what has become visible, for so long."""
-        with sorted_errors("following the commit records of the group's members"):
-            for message in self._consumer.consume(_MESSAGES, wait_s):
-                self._note_record(message)
-
-    def close(self) -> None:
-        self._consumer.close()
-
-    def _read_progress(self) -> None:
-        unread = {prefix + _PROGRESS for prefix in self.views}
-        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING) for topic in unread])
-        deadline = time.monotonic() + self._timeout_s
-        while unread:
-            for message in self._consumer.consume(_MESSAGES, 0.05):
-                deadline = time.monotonic() + self._timeout_s
-                if self._note_record(message):
-                    unread.discard(message.topic() or "")
-            if time.monotonic() > deadline:
-                raise Unreachable(f"Kafka delivered nothing of {', '.join(sorted(unread))} for {self._timeout_s:.0f} s")
-
-    def _note_record(self, message: Message) -> bool:
-        """Note what a record says; True at the end of a topic."""
-        topic, error = message.topic() or "", message.error()
-        if error is not None:
-            if error.code() == PARTITION_EOF:
-                return True
-            raise sort_error(error, f"reading {topic}")
-        value = message.value()
-        if value is not None:
-            if (view := self._commits.get(topic)) is not None:
+        assert self._follower is not None, "begin comes first"
+        for message in self._follower.read_new(wait_s):
+            value, view = message.value(), self.views[(message.topic() or "").removesuffix(_COMMITS)]
+            if value is not None:
                 sequence, is_needed = self._glance(value, place_of(message))
                 view.sequence = max(view.sequence, sequence)
                 if is_needed:
                     view.needed = max(view.needed, sequence)
-            elif b"/" not in (message.key() or b""):  # another record of the progress topic has one
-                view = self.views[topic.removesuffix(_PROGRESS)]
-                view.sequence = max(view.sequence, self._decoder.decode(Progress, value, place_of(message)).sequence)
-        return False
+
+    def close(self) -> None:
+        if self._follower is not None:
+            self._follower.close()
 
     def _glance(self, message: bytes, place: RecordPlace) -> tuple[int, bool]:
         """Return a commit record's sequence, and whether a frontier must know it."""

@@ -23,7 +23,7 @@ from twofold.kafka.names import Names
 from twofold.kafka.progress import ProgressReader, RecoveredState
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.tally import Damage
-from twofold.kafka.visible_records import VisibleReader
+from twofold.kafka.topic_reader import TopicReader
 from twofold_avro.records import Pin
 from twofold_common.table_names import table_argument
 
@@ -122,7 +122,7 @@ def audit(config: Config, *, since: int, told: Told) -> Audit:
     progress = ProgressReader(settings, names, registry)
     before = progress.read()
     scope = ComparisonScope(frozenset({*before.pins, names.messages}), since)
-    found = judge(compare(VisibleReader(settings), Decoder(registry), names, scope, told), names, before.pins)
+    found = judge(compare(TopicReader(settings), Decoder(registry), names, scope, told), names, before.pins)
     apart = _apart(before, progress.read(), names)
     return replace(found, troubles=(*found.troubles, apart)) if apart else found
 

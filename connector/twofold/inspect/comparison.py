@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from twofold.kafka.decoding import Decoder
 from twofold.kafka.names import Names
 from twofold.kafka.tally import Claim, PartitionTally
-from twofold.kafka.visible_records import Bounds, PartitionId, VisibleReader
+from twofold.kafka.topic_reader import Bounds, PartitionId, TopicReader
 from twofold_avro.records import Commit
 
 RANGES_MAX = 100_000
@@ -97,7 +97,7 @@ Told = Callable[[ComparisonResult], None]
 
 
 def compare(
-    reader: VisibleReader, decoder: Decoder, names: Names, scope: ComparisonScope, told: Told = lambda _: None
+    reader: TopicReader, decoder: Decoder, names: Names, scope: ComparisonScope, told: Told = lambda _: None
 ) -> ComparisonResult:
     """Read and judge. `told` is called often, and must be quick."""
     comparison = _Comparison(reader, names, scope, told)
@@ -109,7 +109,7 @@ def compare(
 class _Comparison:
     """One comparison in progress."""
 
-    def __init__(self, reader: VisibleReader, names: Names, scope: ComparisonScope, told: Told) -> None:
+    def __init__(self, reader: TopicReader, names: Names, scope: ComparisonScope, told: Told) -> None:
         self._reader = reader
         self._events = names.events
         self._commits = PartitionId(names.commits, 0)
@@ -132,7 +132,7 @@ class _Comparison:
     def go_through(self, decoder: Decoder) -> None:
         low, high = (b := self._reader.bounds([self._commits])[self._commits]).low, b.high
         start = max(low, self._starts.get(self._commits, low))
-        commits = self._reader.commits(self._commits.topic, start, high, decoder)
+        commits = (decoder.decode_message(Commit, each) for each in self._reader.read({self._commits: (start, high)}))
         from_first_claim = low > 0 and self._scope.from_ms is None
         final = False
         while not final:
@@ -143,7 +143,7 @@ class _Comparison:
                     tally = self._tally(place, from_first_claim=from_first_claim)
                     upto = tally.claim(self._claims.pop(place, ()))
                     stretches[place] = (tally.position, tally.end if final else upto)
-            for place, first, last in self._reader.runs(stretches):
+            for place, first, last in self._reader.read_runs(stretches):
                 self.found.tallies[place].see(first, last)
                 self._told(self.found)
             for place, (_, end) in stretches.items():

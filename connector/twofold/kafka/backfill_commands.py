@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer
 
 from twofold.errors import Unreachable
-from twofold.kafka.client import PARTITION_EOF, KafkaSettings, sort_error, sorted_errors
+from twofold.kafka.client import KafkaSettings, sort_error, sorted_errors
 from twofold.kafka.decoding import place_of, read_command
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.names import Names
+from twofold.kafka.topic_reader import PartitionId, TopicFollower
 
 
 class TopicCommand(NamedTuple):
@@ -63,21 +64,12 @@ class BackfillCommands:
     def __init__(self, settings: KafkaSettings, names: Names, *, found: Iterable[TopicCommand], offset: int) -> None:
         self._names = names
         self._unread = list(found)
-        with sorted_errors(f"following {names.progress}"):
-            # Nobody waits for a command as recovery waits for a topic's end: an empty fetch may
-            # take its default time.
-            self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), "fetch.wait.max.ms": 500})
-            self._consumer.assign([TopicPartition(names.progress, 0, offset)])
+        self._follower = TopicFollower(settings, {PartitionId(names.progress, 0): offset}, fetch_ms=500)
 
     def read_new(self) -> list[TopicCommand]:
         """Return the commands since the last call, in their order."""
-        with sorted_errors(f"following {self._names.progress}"):
-            for message in self._consumer.consume(500, 0):
-                error = message.error()
-                if error is None:
-                    self._note(message)
-                elif error.code() != PARTITION_EOF and not error.retriable():
-                    raise sort_error(error, f"following {self._names.progress}")
+        for message in self._follower.read_new(0):
+            self._note(message)
         commands, self._unread = self._unread, []
         return commands
 
@@ -87,4 +79,4 @@ class BackfillCommands:
             self._unread.append(TopicCommand(place.offset, topic, read_command(value, place)))
 
     def close(self) -> None:
-        self._consumer.close()
+        self._follower.close()

@@ -21,13 +21,15 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
+from confluent_kafka import Message
+
 from twofold.errors import Refused, Unreachable
 from twofold.kafka.client import KafkaSettings
-from twofold.kafka.decoding import Decoder, RecordPlace
+from twofold.kafka.decoding import Decoder
 from twofold.kafka.names import Names
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.schema_registry import Registry
-from twofold.kafka.visible_records import Bounds, PartitionId, VisibleReader
+from twofold.kafka.topic_reader import Bounds, PartitionId, TopicReader
 from twofold_avro.records import Commit, Progress
 from twofold_common.positions import Lsn
 
@@ -124,7 +126,7 @@ class LostEnds:
         self._settings = settings
         self._names = names
         self._confirmed = confirmed
-        self._reader = VisibleReader(settings)
+        self._reader = TopicReader(settings)
         self._decoder = Decoder(registry)
 
     def settle_bookkeeping(self, producers: Sequence[TransactionalProducer]) -> None:
@@ -177,23 +179,25 @@ class LostEnds:
             hung=hung,
             commits=commits,
             progress=progress,
-            hidden_commits=tuple(self._decoder.decode(Commit, *found) for _, found in self._hidden(hung, commits)),
+            hidden_commits=tuple(self._decoder.decode_message(Commit, each) for each in self._hidden(hung, commits)),
             hidden_progress=tuple(
-                self._decoder.decode(Progress, *found)
-                for key, found in self._hidden(hung, progress)
-                if key == self._names.progress_key
+                self._decoder.decode_message(Progress, each)
+                for each in self._hidden(hung, progress)
+                if each.key() == self._names.progress_key
             ),
             confirmed=self._confirmed,
         )
 
     def _visible_commits(self, forgotten: Forgotten) -> Iterable[Commit]:
-        bounds = self._reader.bounds([forgotten.commits])[forgotten.commits]
-        return self._reader.commits(forgotten.commits.topic, bounds.low, bounds.stable, self._decoder)
+        visible = self._reader.visible([forgotten.commits])
+        return (self._decoder.decode_message(Commit, each) for each in self._reader.read(visible))
 
-    def _hidden(self, hung: Hung, place: PartitionId) -> list[tuple[bytes, tuple[bytes, RecordPlace]]]:
-        """Return keys, values and places of the records in the forgotten part."""
-        found = self._reader.open_records(place, hung[place]) if place in hung else ()
-        return [(key, (value, where)) for key, value, where in found if value]
+    def _hidden(self, hung: Hung, place: PartitionId) -> list[Message]:
+        """Return the records in the forgotten part, which no reader gets."""
+        if place not in hung:
+            return []
+        stretches = {place: (hung[place].stable, hung[place].high)}
+        return [each for each in self._reader.read(stretches, isolation="read_uncommitted") if each.value()]
 
     @staticmethod
     def _abort(producer: TransactionalProducer, hung: Hung) -> None:

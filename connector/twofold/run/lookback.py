@@ -30,7 +30,7 @@ from twofold.kafka.decoding import Decoder
 from twofold.kafka.kafka_settings import kafka_settings, names_of
 from twofold.kafka.progress import RecoveredState
 from twofold.kafka.schema_registry import Registry
-from twofold.kafka.visible_records import PartitionId, VisibleReader
+from twofold.kafka.topic_reader import PartitionId, TopicReader
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ def check_recent_commits(
     settings, names = kafka_settings(config), names_of(config)
     from_ms = recovered.progress_at_ms - int(window.before_s * 1000)
     scope = ComparisonScope(frozenset({*recovered.pins, names.messages}), from_ms=from_ms, to_the_end=window.to_the_end)
-    reader, decoder = VisibleReader(settings), Decoder(registry)
+    reader, decoder = TopicReader(settings), Decoder(registry)
     found = judge(compare(reader, decoder, names, scope), names, recovered.pins)
     if suspected := _suspected(found):
         scope = replace(scope, from_ms=None, starts=suspected)

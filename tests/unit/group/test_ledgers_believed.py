@@ -4,13 +4,16 @@ read of theirs is named, and the rest is shown.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from fuzz.hostile_records import IDS, VALUES, Registry
-from twofold.group.ledgers import Ledgers
-from twofold.kafka.client import PARTITION_EOF
+from twofold.errors import SetupError, TwofoldError
+from twofold.group import ledgers
+from twofold.kafka.topic_reader import PartitionId, Stretches
 from twofold_avro.records import Commit, Prepared
 
 ENTRY = next(value for value in VALUES if isinstance(value, Prepared))
@@ -18,11 +21,11 @@ COMMIT = next(value for value in VALUES if isinstance(value, Commit))
 
 
 class Message:
-    def __init__(self, topic: str, offset: int, value: bytes | None) -> None:
-        self._said = topic, offset, value
+    def __init__(self, place: PartitionId, offset: int, value: bytes) -> None:
+        self._said = place, offset, value
 
     def topic(self) -> str:
-        return self._said[0]
+        return self._said[0].topic
 
     def partition(self) -> int:
         return 0
@@ -30,53 +33,52 @@ class Message:
     def offset(self) -> int:
         return self._said[1]
 
-    def value(self) -> bytes | None:
+    def value(self) -> bytes:
         return self._said[2]
 
-    def error(self) -> Any:
-        return None if self._said[2] is not None else SimpleNamespace(code=lambda: PARTITION_EOF)
+
+class Reader:
+    """The topics of a cluster; one of them may be read by nobody."""
+
+    def __init__(self, topics: dict[str, list[bytes]], denied: str) -> None:
+        self._topics, self._denied = topics, denied
+
+    def partitions_of(self, topics: Collection[str]) -> list[PartitionId]:
+        return [PartitionId(topic, 0) for topic in self._topics if topic in topics]
+
+    def visible(self, places: Iterable[PartitionId]) -> dict[PartitionId, tuple[int, int]]:
+        return {place: (0, len(self._topics[place.topic])) for place in places}
+
+    def offsets_since(self, places: Iterable[PartitionId], _: int) -> dict[PartitionId, int]:
+        return dict.fromkeys(places, 0)
+
+    def read(self, stretches: Stretches, *, failed: dict[PartitionId, TwofoldError]) -> Iterator[Message]:
+        for place, (start, end) in stretches.items():
+            if place.topic == self._denied:
+                failed[place] = SetupError("grant Read")
+                continue
+            yield from (Message(place, n, self._topics[place.topic][n]) for n in range(start, end))
 
 
-class Kafka:
-    """The topics of a cluster."""
-
-    def __init__(self, topics: dict[str, list[bytes]]) -> None:
-        self.topics = topics
-        self.assigned: list[str] = []
-
-    def list_topics(self, timeout: float) -> Any:
-        return SimpleNamespace(topics=self.topics)
-
-    def offsets_for_times(self, places: list[Any], timeout: float) -> list[Any]:
-        return places
-
-    def assign(self, places: list[Any]) -> None:
-        self.assigned = [place.topic for place in places]
-
-    def consume(self, *_: Any) -> list[Message]:
-        found = [Message(t, n, value) for t in self.assigned for n, value in enumerate(self.topics[t])]
-        return [*found, *(Message(topic, 9, None) for topic in self.assigned)]
-
-    def close(self) -> None: ...
-
-
-def test_other_prefixes_are_not_believed_and_garbage_is_named() -> None:
+def test_other_prefixes_are_not_believed_and_garbage_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = ENTRY.to_bytes(IDS[Prepared])
     committed = replace(ENTRY, state="committed", gid="evil").to_bytes(IDS[Prepared])
     outcome = COMMIT.to_bytes(IDS[Commit])
-    kafka = Kafka(
-        {
-            "mine.prepared": [b"global garbage", mine],
-            "mine.commits": [outcome, outcome[:-2]],
-            "evil.prepared": [committed, b"garbage global"],
-            "evil.commits": [outcome],
-        }
-    )
-    secrets = SimpleNamespace(open=lambda *_: kafka)
-    settings = SimpleNamespace(call_timeout_s=5.0, secrets=secrets, consumer=dict)
-    found = Ledgers(cast("Any", settings), cast("Any", Registry()), ["mine", "west"]).branches(["global"], 0)
+    topics = {
+        "mine.prepared": [b"global garbage", mine],
+        "mine.commits": [outcome, outcome[:-2]],
+        "west.prepared": [mine],
+        "west.commits": [],
+        "east.commits": [outcome],
+        "evil.prepared": [committed, b"garbage global"],
+        "evil.commits": [outcome],
+    }
+    monkeypatch.setattr(ledgers, "TopicReader", lambda _: Reader(topics, "west.prepared"))
+    believed = ["mine", "west", "east"]
+    found = ledgers.Ledgers(cast("Any", None), cast("Any", Registry()), believed).branches(["global"], 0)
     assert {(each.prefix, each.gid, each.state) for each in found.found} == {("mine", "gid", "committed")}
     assert [each.partition(" cannot be read")[0] for each in found.unread] == [
         "mine.commits: the record in mine.commits [0] at offset 1",
         "mine.prepared: the record in mine.prepared [0] at offset 0",
+        "west.prepared: grant Read",
     ]

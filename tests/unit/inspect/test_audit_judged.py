@@ -10,7 +10,7 @@ from twofold.inspect.audit import judge
 from twofold.inspect.comparison import ComparisonResult, Reload, SequenceBreak
 from twofold.kafka.names import Names
 from twofold.kafka.tally import Claim, Damage, PartitionTally
-from twofold.kafka.visible_records import Bounds, PartitionId
+from twofold.kafka.topic_reader import Bounds, PartitionId
 from twofold_avro.records import Pin
 
 NAMES = Names("bank", "bank")

@@ -9,7 +9,7 @@ import pytest
 
 from twofold.kafka.lost_ends import Forgotten, Verdict, judge, other_prefixes
 from twofold.kafka.names import Names
-from twofold.kafka.visible_records import Bounds, PartitionId
+from twofold.kafka.topic_reader import Bounds, PartitionId
 from twofold_avro.records import Commit, Progress, Range
 from twofold_common.positions import Lsn
 

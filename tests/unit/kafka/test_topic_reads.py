@@ -1,0 +1,86 @@
+"""A read of topics ends by its position, and only silence of Kafka ends it early."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from twofold.errors import SetupError, TwofoldError, Unreachable
+from twofold.kafka import topic_reader
+from twofold.kafka.client import NOT_ALLOWED, PARTITION_EOF
+from twofold.kafka.topic_reader import PartitionId, TopicReader
+
+A, B = PartitionId("a", 0), PartitionId("b", 0)
+
+
+def said(place: PartitionId, at: int, code: int | None = None) -> Message:
+    """A record, the end of a partition, or an error."""
+    error = None if code is None else KafkaError(code)
+    return Message(topic=place.topic, partition=place.partition, offset=at, error=error)
+
+
+class Consumer:
+    """Gives the batches one by one, and then nothing; each question takes a second."""
+
+    def __init__(self, clock: list[float], *batches: list[Message]) -> None:
+        self._clock, self._batches = clock, [*batches]
+        self.paused: list[PartitionId] = []
+        self.is_closed = False
+
+    def assign(self, _: Any) -> None: ...
+
+    def consume(self, *_: Any) -> list[Message]:
+        self._clock[0] += 1
+        return self._batches.pop(0) if self._batches else []
+
+    def pause(self, places: list[Any]) -> None:
+        self.paused += [PartitionId(each.topic, each.partition) for each in places]
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    clock = [0.0]
+    monkeypatch.setattr(topic_reader, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    return clock
+
+
+def reader(consumer: Consumer) -> TopicReader:
+    secrets = SimpleNamespace(open=lambda kind, _: consumer if kind is confluent_kafka.Consumer else None)
+    settings = SimpleNamespace(call_timeout_s=5.0, secrets=secrets, admin=dict, consumer=dict)
+    return TopicReader(cast("Any", settings))
+
+
+def test_it_ends_by_position_behind_markers_and_before_later_records(clock: list[float]) -> None:
+    batches = [said(A, 3), said(A, 5), said(B, 0)], [said(B, 4, PARTITION_EOF), said(A, 6)], [said(B, 7), said(A, 9)]
+    consumer = Consumer(clock, *batches)
+    found = [(each.topic(), each.offset()) for each in reader(consumer).read({A: (3, 8), B: (0, 4)})]
+    assert found == [("a", 3), ("a", 5), ("b", 0), ("a", 6)]
+    assert consumer.paused == [B, A]
+    assert consumer.is_closed
+
+
+def test_only_silence_ends_it_and_is_named(clock: list[float]) -> None:
+    """A caller that takes its time with the records is no silence."""
+    read = reader(Consumer(clock, [said(A, 3)], [], [said(A, 4)])).read({A: (3, 8), B: (0, 4)})
+    for at in (3, 4):
+        assert next(read).offset() == at
+        clock[0] += 600
+    with pytest.raises(Unreachable, match=r"nothing more of a \[0\] from offset 5 to 8 and 1 more partition for 5 s"):
+        next(read)
+
+
+def test_an_error_names_its_place_and_is_raised_or_noted(clock: list[float]) -> None:
+    batch = [said(A, 3), said(A, -1, NOT_ALLOWED), said(B, 3)]
+    failed: dict[PartitionId, TwofoldError] = {}
+    found = [each.offset() for each in reader(Consumer(clock, batch)).read({A: (3, 8), B: (0, 4)}, failed=failed)]
+    assert found == [3, 3]
+    assert [place for place, error in failed.items() if "reading a [0] at offset 4 failed" in str(error)] == [A]
+    with pytest.raises(SetupError, match=r"reading a \[0\] at offset 4 failed: .*remedy: grant"):
+        [*reader(Consumer(clock, batch)).read({A: (3, 8), B: (0, 4)})]
