@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from twofold.errors import SetupError, UnreadableRecord
-from twofold.group.member_commits import glance_at_commit
 from twofold.kafka.decoding import Decoder, RecordPlace, read_command, read_text
 from twofold_avro.records import (
     BranchInDoubt,
@@ -65,7 +64,6 @@ def _reader(kind: type[Record]) -> Callable[[bytes], object]:
 
 READERS: Mapping[str, Callable[[bytes], object]] = {
     **{kind.__name__.lower(): _reader(kind) for kind in IDS},
-    "glance": lambda message: glance_at_commit(message, PLACE),
     "command": lambda message: read_command(message, PLACE),
     "text": lambda message: read_text(message, PLACE),
 }

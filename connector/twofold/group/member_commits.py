@@ -1,6 +1,6 @@
 """Follows the commit records of a source group's members: how far each is visible, and which one
-was the last that a frontier must know. Most records are not decoded: a busy member writes hundreds
-a second, and three facts of each are needed.
+was the last that a frontier must know. Both are in a commit record's key: a busy member writes
+hundreds of them a second, and none is decoded.
 
 Begins with each member's progress, which is always there, and the end of its commit records, which
 retention may have removed. Used by one thread. What it says is never more than what is visible; it
@@ -9,34 +9,23 @@ may be less.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from twofold.errors import SetupError
 from twofold.kafka.client import GRANT, KafkaSettings
-from twofold.kafka.decoding import Decoder, RecordPlace, place_of, unreadable
+from twofold.kafka.decoding import Decoder, place_of, unreadable
 from twofold.kafka.metadata import ask_brokers
+from twofold.kafka.names import read_commit_key
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
-from twofold_avro import wire
-from twofold_avro.records import Commit, Progress
-from twofold_avro.schemas import fixed
-from twofold_common.global_loads import ends_a_load
+from twofold_avro.records import Progress
 
 _COMMITS, _PROGRESS = ".commits", ".progress"
 _TAIL = 64
 """Commit records are followed from this far before the end: what came between the two reads."""
 _FETCH_MS = 200
 """A busy member commits hundreds of times a second: Kafka answers five times a second, with all."""
-_NUMBERS = re.compile(
-    rb"([\x80-\xff]{0,9}[\0-\x7f])([\0-\x7f])(?:[\x80-\xff]{0,9}[\0-\x7f]){4}([\x80-\xff]{0,9}[\0-\x7f])",
-    re.DOTALL,
-)
-_KINDS = next(each["type"]["symbols"] for each in fixed("commit")["fields"] if each["name"] == "kind")
-_BACKFILL = bytes([2 * _KINDS.index("backfill")])
-"""As the varint of the kind."""
 
 
 @dataclass(slots=True)
@@ -64,26 +53,6 @@ def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
         )
 
 
-class Glance(NamedTuple):
-    """What is read of a commit record without decoding it."""
-
-    sequence: int
-    is_backfill: bool
-    has_prepared: bool
-
-
-def glance_at_commit(message: bytes, place: RecordPlace) -> Glance:
-    """Read a commit record's sequence, its kind, and whether it has prepared transactions.
-
-    Before the array of those are six numbers, each a varint, as is the array's first count.
-    """
-    found = _NUMBERS.match(message, wire.HEADER_BYTES)
-    if found is None:
-        raise unreadable(place, "its bytes are no Commit record")
-    sequence = sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(found[1]))
-    return Glance(sequence >> 1, found[2] == _BACKFILL, found[3] != b"\0")
-
-
 class MemberCommits:
     """A follower of the members' commit records."""
 
@@ -108,23 +77,14 @@ class MemberCommits:
         """Take what has become visible, for so long."""
         assert self._follower is not None, "begin comes first"
         for message in self._follower.read_new(wait_s):
-            value, view = message.value(), self.views[(message.topic() or "").removesuffix(_COMMITS)]
-            if value is not None:
-                sequence, is_needed = self._glance(value, place_of(message))
-                view.sequence = max(view.sequence, sequence)
-                if is_needed:
-                    view.needed = max(view.needed, sequence)
+            key = read_commit_key(message.key())
+            if key is None:
+                raise unreadable(place_of(message), "its key is no commit record's")
+            view = self.views[(message.topic() or "").removesuffix(_COMMITS)]
+            view.sequence = max(view.sequence, key.sequence)
+            if key.is_awaited:
+                view.needed = max(view.needed, key.sequence)
 
     def close(self) -> None:
         if self._follower is not None:
             self._follower.close()
-
-    def _glance(self, message: bytes, place: RecordPlace) -> tuple[int, bool]:
-        """Return a commit record's sequence, and whether a frontier must know it."""
-        if self._decoder.is_our_own(Commit, message, place):
-            glance = glance_at_commit(message, place)
-            if not glance.is_backfill:
-                return glance.sequence, glance.has_prepared
-        commit = self._decoder.decode(Commit, message, place)
-        ends = ends_a_load(commit.kind, (each.topic for each in commit.ranges), commit.backfilling)
-        return commit.sequence, bool(commit.prepared) or ends

@@ -58,10 +58,6 @@ class Decoder:
     def decode_message(self, kind: type[_R], message: Message) -> _R:
         return self.decode(kind, message.value() or b"", place_of(message))
 
-    def is_our_own(self, kind: type[Record], message: bytes, place: RecordPlace) -> bool:
-        """Whether this version's schema wrote the message."""
-        return self._writer(kind, message, place) is None
-
     def _writer(self, kind: type[Record], message: bytes, place: RecordPlace) -> Any:
         try:
             schema_id, _ = wire.unframe(message)

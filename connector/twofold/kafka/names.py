@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from twofold.errors import UsageError
 from twofold_avro.names import event_topics_of
+from twofold_avro.records import Commit
+from twofold_common.global_loads import ends_a_load
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,150}")
+_COMMIT_KEY = re.compile(rb"([0-9]{1,19})(/prepared|/load)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,26 @@ class Names:
         """Return the topic that a progress-topic key pins; None for another key."""
         head = f"{self.name}/table/".encode()
         return _text(key[len(head) :]) if key.startswith(head) else None
+
+
+class CommitKey(NamedTuple):
+    """What the key of a commit record says: what a source group needs of each, undecoded."""
+
+    sequence: int
+    is_awaited: bool
+    """It has prepared transactions, or ends the load of a table: a frontier must know it."""
+
+
+def commit_key(commit: Commit) -> bytes:
+    """Return a commit record's key."""
+    ends = ends_a_load(commit.kind, (each.topic for each in commit.ranges), commit.backfilling)
+    return f"{commit.sequence}{'/prepared' if commit.prepared else '/load' if ends else ''}".encode()
+
+
+def read_commit_key(key: bytes | None) -> CommitKey | None:
+    """Return what a commit record's key says; None for another key."""
+    found = _COMMIT_KEY.fullmatch(key or b"")
+    return CommitKey(int(found[1]), found[2] is not None) if found else None
 
 
 def record_of(command: str) -> str:

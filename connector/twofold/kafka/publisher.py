@@ -34,7 +34,7 @@ from twofold.kafka.batch import Record, RowBatch
 from twofold.kafka.deliveries import PartitionWrites
 from twofold.kafka.forecast import Forecast, KeptGroup
 from twofold.kafka.late_ends import leave_patience
-from twofold.kafka.names import Names
+from twofold.kafka.names import Names, commit_key
 from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.schema_registry import SchemaIds
@@ -266,7 +266,8 @@ class Publisher:
         failpoints.hit("before_commit_record")
         commit = records.commit
         if commit is not None:
-            self._write(producer, self._names.commits, [{"key": None, "value": commit.to_bytes(self._ids.commit)}])
+            record: Record = {"key": commit_key(commit), "value": commit.to_bytes(self._ids.commit)}
+            self._write(producer, self._names.commits, [record])
         failpoints.hit("after_commit_record")
         for topic, others in records.behind_the_commit_record(self._names, self._ids):
             self._write(producer, topic, others)

@@ -16,6 +16,7 @@ from fixtures.connector import Installation
 from twofold.config import load
 from twofold.inspect.status_report import read_progress
 from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
+from twofold.kafka.names import commit_key
 from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold_avro.records import Commit, Progress, Range
 
@@ -98,7 +99,7 @@ class Vandal:
         now: dict[str, Any] = {name: getattr(said, name) for name in Progress.__slots__}
         with self._transaction(commit=commit):
             data = record.to_bytes(self._ids.commit)
-            self._producer.produce(self._names.commits, data, partition=0, timestamp=at_ms)
+            self._producer.produce(self._names.commits, data, commit_key(record), 0, timestamp=at_ms)
             if progress:
                 value = Progress(**{**now, "sequence": number}).to_bytes(self._ids.progress)
                 self._producer.produce(self._names.progress, value, self._names.progress_key, 0, timestamp=at_ms)

@@ -318,7 +318,10 @@ class Writer:
 
     def declare(self, producer: Producer, commit: records.Commit) -> None:
         producer.produce(
-            f"{self.prefix}.commits", value=commit.to_bytes(self._commit_id) + self._commit_tail, partition=0
+            f"{self.prefix}.commits",
+            key=b"%d" % commit.sequence,
+            value=commit.to_bytes(self._commit_id) + self._commit_tail,
+            partition=0,
         )
         assert producer.flush(30) == 0
 
