@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 
 TOPIC_MAX = 249
 
@@ -17,6 +18,41 @@ _FIELD_SAFE = re.compile(r"(_(?=x)|[^A-Za-z0-9_]|^[0-9])")
 _TOPIC_SAFE = re.compile(r"(_(?=x)|[^A-Za-z0-9_-])")
 _EVENT_SAFE = re.compile(r"(_(?=x)|[^A-Za-z0-9._-])")
 _ESCAPE = re.compile(r"_x([0-9a-f]+)_")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """The topics of a prefix that are no table's."""
+
+    prefix: str
+
+    @property
+    def commits(self) -> str:
+        return f"{self.prefix}.commits"
+
+    @property
+    def progress(self) -> str:
+        return f"{self.prefix}.progress"
+
+    @property
+    def prepared(self) -> str:
+        return f"{self.prefix}.prepared"
+
+    @property
+    def frontiers(self) -> str:
+        return f"{self.prefix}.frontiers"
+
+    @property
+    def messages(self) -> str:
+        return f"{self.prefix}.messages"
+
+    @property
+    def events(self) -> str:
+        """The beginning of all topics of outbox events.
+
+        No table's topic has three parts behind the prefix.
+        """
+        return f"{self.prefix}.outbox.event."
 
 
 def avro_name(name: str) -> str:
@@ -37,16 +73,9 @@ def topic_of(prefix: str, schema: str, table: str) -> str:
     return _short(f"{prefix}.{_escape(_TOPIC_SAFE, schema)}.{_escape(_TOPIC_SAFE, table)}")
 
 
-def event_topics_of(prefix: str) -> str:
-    """Return the beginning of all topics of outbox events. No table's topic has three parts behind
-    the prefix.
-    """
-    return f"{prefix}.outbox.event."
-
-
 def event_topic_of(prefix: str, name: str) -> str:
     """Return the topic of the outbox events with this name; dots stay in it."""
-    return _short(event_topics_of(prefix) + _escape(_EVENT_SAFE, name))
+    return _short(TopicNames(prefix).events + _escape(_EVENT_SAFE, name))
 
 
 def _short(topic: str) -> str:

@@ -37,9 +37,14 @@ def split_table_name(name: str) -> tuple[str, str] | None:
     return schema, _unquoted(table) if _QUOTED.fullmatch(table) else table
 
 
-def quote_identifier(name: str) -> str:
-    """Return a name as SQL writes it, with quotes whether or not it needs them."""
-    return '"' + name.replace('"', '""') + '"'
+def quote_identifier(*names: str) -> str:
+    """Return a name, or its parts, as SQL writes it, with quotes whether or not it needs them."""
+    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
+
+
+def quote_literal(text: str) -> str:
+    """Return a text as SQL writes it where standard_conforming_strings is on."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _part(name: str) -> str:

@@ -19,11 +19,12 @@ from twofold.inspect.in_doubt import from_postgres
 from twofold.run.initialisation import wanted_publication
 from twofold.run.source_settings import source_use
 from twofold.source import ddl_messages, identity, publishable, standby
-from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect, quoted
+from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect
 from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.primary import is_standby
 from twofold.source.readiness import FLOORS, NO_ENCODING, POOLER, unreached_settings
 from twofold.source.service import MAY_REPLICATE, Service, ask
+from twofold_common.table_names import quote_identifier
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
 _NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
@@ -145,7 +146,7 @@ def _role(source: Source) -> Iterator[Finding]:
     if source.ask(MAY_REPLICATE) != [(False,)]:
         return
     name = str(source.ask("SELECT current_user::text")[0][0])
-    role, service = quoted(source.connection, name), source.service
+    role, service = quote_identifier(name), source.service
     remedy = f"-- {service.let_replicate(role)}" if service.is_managed else f"{service.let_replicate(role)};"
     yield _finding("role", Severity.MUST, f"role {name} may not replicate", "PostgreSQL refuses the stream", remedy)
 

@@ -20,9 +20,8 @@ from twofold.kafka.client import KafkaSettings
 from twofold.kafka.decoding import Decoder, RecordPlace, place_of
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicReader
+from twofold_avro.names import TopicNames
 from twofold_avro.records import Commit, Prepared
-
-_LEDGER, _COMMITS = ".prepared", ".commits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,9 @@ class Ledgers:
 
     def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Collection[str]) -> None:
         self._reader = TopicReader(settings)
-        self._prefixes = frozenset(prefixes)
+        self._members = [TopicNames(prefix) for prefix in sorted({*prefixes})]
+        self._prefix_of = {topic: each.prefix for each in self._members for topic in (each.prepared, each.commits)}
+        self._commits = frozenset(each.commits for each in self._members)
         self._decoder = Decoder(registry)
 
     def branches(self, global_ids: Collection[str], since_ms: int) -> Branches:
@@ -70,7 +71,7 @@ class Ledgers:
         failed: dict[PartitionId, TwofoldError] = {}
         for message in self._reader.read(self._stretches(since_ms), failed=failed):
             value, topic = message.value() or b"", message.topic() or ""
-            if topic.endswith(_COMMITS):
+            if topic in self._commits:
                 last_of[topic] = value, place_of(message)
             if not any(mark in value for mark in marks):
                 continue
@@ -88,18 +89,17 @@ class Ledgers:
 
     def _stretches(self, since_ms: int) -> dict[PartitionId, tuple[int, int]]:
         """Return the ledgers, and the commit records since then, of the prefixes that have both."""
-        topics = {prefix + kind for prefix in self._prefixes for kind in (_LEDGER, _COMMITS)}
-        places = {each.topic: each for each in self._reader.partitions_of(topics)}
-        both = {prefix for prefix in self._prefixes if {prefix + _LEDGER, prefix + _COMMITS} <= places.keys()}
-        visible = self._reader.visible(each for topic, each in places.items() if topic.rpartition(".")[0] in both)
-        commits = [each for each in visible if each.topic.endswith(_COMMITS)]
+        places = {each.topic: each for each in self._reader.partitions_of(self._prefix_of)}
+        both = [each for each in self._members if {each.prepared, each.commits} <= places.keys()]
+        visible = self._reader.visible(places[topic] for each in both for topic in (each.prepared, each.commits))
+        commits = [each for each in visible if each.topic in self._commits]
         since = self._reader.offsets_since(commits, since_ms)
         return {place: (max(start, since.get(place, start)), end) for place, (start, end) in visible.items()}
 
     def _decoded(self, topic: str, value: bytes, place: RecordPlace, unread: dict[str, str]) -> list[Branch]:
-        prefix = topic.removesuffix(_LEDGER).removesuffix(_COMMITS)
+        prefix = self._prefix_of[topic]
         try:
-            if topic.endswith(_LEDGER):
+            if topic not in self._commits:
                 entry = self._decoder.decode(Prepared, value, place)
                 return [Branch(prefix, entry.gid, entry.global_id or "", entry.state, entry.sequence)]
             record = self._decoder.decode(Commit, value, place)
@@ -116,7 +116,7 @@ class Ledgers:
     ) -> Iterator[tuple[str, int]]:
         """Yield the number of the last commit record of each, where it can be read."""
         for prefix in prefixes:
-            if found := last_of.get(prefix + _COMMITS):
+            if found := last_of.get(TopicNames(prefix).commits):
                 with suppress(SetupError, UnreadableRecord):
                     yield prefix, self._decoder.decode(Commit, *found).sequence
 

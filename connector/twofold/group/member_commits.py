@@ -19,9 +19,9 @@ from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.names import read_commit_key
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
+from twofold_avro.names import TopicNames
 from twofold_avro.records import Progress
 
-_COMMITS, _PROGRESS = ".commits", ".progress"
 _TAIL = 64
 """Commit records are followed from this far before the end: what came between the two reads."""
 _FETCH_MS = 200
@@ -40,7 +40,8 @@ class MemberView:
 def missing_members(settings: KafkaSettings, prefixes: Iterable[str]) -> list[str]:
     """Return the members whose topics this Kafka does not have, or does not show."""
     _, metadata = ask_brokers(settings, settings.call_timeout_s)
-    return [each for each in prefixes if not {each + _COMMITS, each + _PROGRESS} <= metadata.topics.keys()]
+    members = map(TopicNames, prefixes)
+    return [each.prefix for each in members if not {each.commits, each.progress} <= metadata.topics.keys()]
 
 
 def require_members(settings: KafkaSettings, prefixes: Iterable[str]) -> None:
@@ -60,16 +61,18 @@ class MemberCommits:
         self._settings = settings
         self._decoder = Decoder(registry)
         self.views = {prefix: MemberView() for prefix in prefixes}
+        self._commits = {TopicNames(prefix).commits: view for prefix, view in self.views.items()}
         self._follower: TopicFollower | None = None
 
     def begin(self) -> None:
         """Read the members' progress, and the end of their commit records."""
         reader = TopicReader(self._settings)
-        for message in reader.read(reader.visible(PartitionId(prefix + _PROGRESS, 0) for prefix in self.views)):
-            if b"/" not in (message.key() or b"") and message.value() is not None:
-                view = self.views[(message.topic() or "").removesuffix(_PROGRESS)]
+        progress = {TopicNames(prefix).progress: view for prefix, view in self.views.items()}
+        for message in reader.read(reader.visible(PartitionId(topic, 0) for topic in progress)):
+            if b"/" not in (message.key() or b"") and message.value() is not None:  # others have one in their key
+                view = progress[message.topic() or ""]
                 view.sequence = max(view.sequence, self._decoder.decode_message(Progress, message).sequence)
-        bounds = reader.bounds(PartitionId(prefix + _COMMITS, 0) for prefix in self.views)
+        bounds = reader.bounds(PartitionId(topic, 0) for topic in self._commits)
         starts = {place: max(each.low, each.high - _TAIL) for place, each in bounds.items()}
         self._follower = TopicFollower(self._settings, starts, fetch_ms=_FETCH_MS)
 
@@ -80,7 +83,7 @@ class MemberCommits:
             key = read_commit_key(message.key())
             if key is None:
                 raise unreadable(place_of(message), "its key is no commit record's")
-            view = self.views[(message.topic() or "").removesuffix(_COMMITS)]
+            view = self._commits[message.topic() or ""]
             view.sequence = max(view.sequence, key.sequence)
             if key.is_awaited:
                 view.needed = max(view.needed, key.sequence)

@@ -30,6 +30,7 @@ from twofold.kafka.names import Names
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import Bounds, PartitionId, TopicReader
+from twofold_avro.names import TopicNames
 from twofold_avro.records import Commit, Progress
 from twofold_common.positions import Lsn
 
@@ -222,9 +223,8 @@ class LostEnds:
 
 def other_prefixes(topics: Set[str], names: Names) -> set[str]:
     """Return the prefixes of other connectors that begin with ours and a dot, by their topics."""
-    ends = (".commits", ".progress", ".prepared")
-    beginnings = {topic.rpartition(".")[0] for topic in topics}
-    return {each for each in beginnings if each != names.prefix and topics >= {each + end for end in ends}}
+    others = (TopicNames(prefix) for topic in topics if (prefix := topic.rpartition(".")[0]) != names.prefix)
+    return {each.prefix for each in others if topics >= {each.commits, each.progress, each.prepared}}
 
 
 def _starts(hung: Hung) -> dict[PartitionId, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from twofold.errors import UsageError
-from twofold_avro.names import event_topics_of
+from twofold_avro.names import TopicNames
 from twofold_avro.records import Commit
 from twofold_common.global_loads import ends_a_load
 
@@ -19,10 +19,9 @@ _COMMIT_KEY = re.compile(rb"([0-9]{1,19})(/prepared|/load)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class Names(TopicNames):
     """All names, derived from the topic prefix and the connector's name."""
 
-    prefix: str
     name: str
 
     def __post_init__(self) -> None:
@@ -34,31 +33,6 @@ class Names:
             raise UsageError(
                 f"the connector's name is {self.name!r}: set name to a text that is not empty and has no '/'"
             )
-
-    @property
-    def commits(self) -> str:
-        return f"{self.prefix}.commits"
-
-    @property
-    def progress(self) -> str:
-        return f"{self.prefix}.progress"
-
-    @property
-    def prepared(self) -> str:
-        return f"{self.prefix}.prepared"
-
-    @property
-    def frontiers(self) -> str:
-        return f"{self.prefix}.frontiers"
-
-    @property
-    def messages(self) -> str:
-        return f"{self.prefix}.messages"
-
-    @property
-    def events(self) -> str:
-        """The beginning of all topics of outbox events."""
-        return event_topics_of(self.prefix)
 
     @property
     def bookkeeping(self) -> frozenset[str]:

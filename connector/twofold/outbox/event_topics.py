@@ -47,7 +47,7 @@ class EventTopics:
     def require_published(self, published: Iterable[Relation], publication: str) -> None:
         """Refuse an outbox whose table the stream leaves out."""
         for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
-            statement = f"ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {quote_identifier(schema)}.{quote_identifier(table)}"
+            statement = f"ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {quote_identifier(schema, table)}"
             raise SetupError(
                 f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}"
             )

@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from twofold.conninfo import Conninfo, password_command_of
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.source.service import POSTGRESQL, Service, ask
+from twofold_common.table_names import quote_identifier
 
 SETTINGS = {
     "datestyle": "ISO",
@@ -141,11 +141,6 @@ def service_at(conninfo: str) -> Service:
         return POSTGRESQL
 
 
-def quoted(connection: PlainConnection, *name: str) -> str:
-    """Return a name as SQL writes it, for statements in messages."""
-    return sql.Identifier(*name).as_string(connection)
-
-
 def address(conninfo: str) -> str:
     """Return where a connection string points to, for messages; never the password."""
     given = conninfo_to_dict(conninfo)
@@ -208,13 +203,13 @@ _NOISE = (
 def user_of(conninfo: str) -> str:
     """Return the role that a connection string names, as SQL writes it."""
     user = conninfo_to_dict(conninfo).get("user")
-    return sql.Identifier(str(user)).as_string(None) if user else "<user>"
+    return quote_identifier(str(user)) if user else "<user>"
 
 
 def _database_of(conninfo: str) -> str:
     """Return the database that a connection string names, as SQL writes it."""
     given = conninfo_to_dict(conninfo)
-    return sql.Identifier(str(given.get("dbname") or given.get("user") or "<database>")).as_string(None)
+    return quote_identifier(str(given.get("dbname") or given.get("user") or "<database>"))
 
 
 def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:

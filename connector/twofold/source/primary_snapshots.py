@@ -14,10 +14,11 @@ import psycopg
 from psycopg.rows import class_row
 
 from twofold.errors import SetupError, Unreachable
-from twofold.source.connection import PlainConnection, quoted
+from twofold.source.connection import PlainConnection
 from twofold.source.diagnosis import error_text
 from twofold.source.locks import Blocker
 from twofold.source.primary import connect_to_primary
+from twofold_common.table_names import quote_identifier
 
 STATEMENT = "SELECT pg_log_standby_snapshot();"
 
@@ -76,7 +77,7 @@ class PrimarySnapshots:
             primary.execute("SELECT pg_catalog.pg_log_standby_snapshot()")
         except psycopg.errors.InsufficientPrivilege as error:
             self._is_refused = True
-            role = quoted(primary, primary.info.user)
+            role = quote_identifier(primary.info.user)
             self._tell_statement(
                 f"{error_text(error)}; remedy: GRANT EXECUTE ON FUNCTION pg_catalog.pg_log_standby_snapshot() TO {role};"
             )

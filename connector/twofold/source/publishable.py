@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twofold.source.connection import PlainConnection, connect, quoted
+from twofold.source.connection import PlainConnection, connect
 from twofold.source.provisioning import PublicationContent, PublishedTable
 from twofold.source.readiness import ReadinessFinding
+from twofold_common.table_names import quote_identifier
 
 _TABLE = """
 SELECT c.relkind::text, c.relpersistence::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text
@@ -47,7 +48,7 @@ def _rights(connection: PlainConnection, published: PublicationContent) -> Itera
     if not may_create:
         yield ReadinessFinding(
             f"role {connection.info.user} may not create a publication in database {connection.info.dbname}",
-            f"GRANT CREATE ON DATABASE {quoted(connection, connection.info.dbname)} TO {_user(connection)};",
+            f"GRANT CREATE ON DATABASE {quote_identifier(connection.info.dbname)} TO {_user(connection)};",
         )
     if not is_superuser and (published.all_tables or published.schemas):
         yield ReadinessFinding(
@@ -62,13 +63,13 @@ def _schemas(connection: PlainConnection, published: PublicationContent) -> Iter
         if connection.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
             yield ReadinessFinding(
                 f"source.tables names {schema}.*, but database {connection.info.dbname} has no schema {schema}",
-                f"correct source.tables, or CREATE SCHEMA {quoted(connection, schema)};",
+                f"correct source.tables, or CREATE SCHEMA {quote_identifier(schema)};",
             )
 
 
 def _tables(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:
     for table in published.tables:
-        named, full = f"{table.schema}.{table.table}", quoted(connection, table.schema, table.table)
+        named, full = f"{table.schema}.{table.table}", quote_identifier(table.schema, table.table)
         row = connection.execute(_TABLE, (table.schema, table.table)).fetchone()
         if row is None:
             yield _missing(connection, table)
@@ -89,7 +90,7 @@ def _tables(connection: PlainConnection, published: PublicationContent) -> Itera
             user = _user(connection)
             yield ReadinessFinding(
                 f"table {named} belongs to {owner}, and role {connection.info.user} may publish only its own tables",
-                f"GRANT {quoted(connection, owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
+                f"GRANT {quote_identifier(owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
             )
 
 
@@ -103,4 +104,4 @@ def _missing(connection: PlainConnection, table: PublishedTable) -> ReadinessFin
 
 
 def _user(connection: PlainConnection) -> str:
-    return quoted(connection, connection.info.user)
+    return quote_identifier(connection.info.user)

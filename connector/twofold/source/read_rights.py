@@ -9,8 +9,9 @@ from __future__ import annotations
 import psycopg
 
 from twofold.errors import SetupError
-from twofold.source.connection import PlainConnection, connect, quoted
+from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import error_text
+from twofold_common.table_names import quote_identifier
 
 _RIGHTS = """
 SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
@@ -25,11 +26,11 @@ def missing_rights(connection: PlainConnection, schema: str, table: str) -> tupl
     row = connection.execute(_RIGHTS, (schema, table)).fetchone()
     if row is None:
         return ()
-    role = quoted(connection, connection.info.user)
+    role = quote_identifier(connection.info.user)
     uses_schema, selects, is_filtered = row
     return (
-        *(() if uses_schema else (f"GRANT USAGE ON SCHEMA {quoted(connection, schema)} TO {role};",)),
-        *(() if selects else (f"GRANT SELECT ON {quoted(connection, schema, table)} TO {role};",)),
+        *(() if uses_schema else (f"GRANT USAGE ON SCHEMA {quote_identifier(schema)} TO {role};",)),
+        *(() if selects else (f"GRANT SELECT ON {quote_identifier(schema, table)} TO {role};",)),
         # With row_security off a policy is an error, whatever it permits.
         *((f"ALTER ROLE {role} BYPASSRLS;",) if is_filtered else ()),
     )

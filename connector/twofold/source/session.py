@@ -36,7 +36,7 @@ from twofold.source.diagnosis import other_two_phase, skipped_publication, start
 from twofold.source.primary import is_standby
 from twofold.source.timeline_guard import TimelineGuard
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
-from twofold_common.table_names import quote_identifier
+from twofold_common.table_names import quote_identifier, quote_literal
 
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 
@@ -151,8 +151,9 @@ class ReplicationSession:
         self._send_status()
 
     def _start(self, connection: PlainConnection, start: Lsn, options: dict[str, str]) -> None:
+        # The replication grammar knows no E'' and takes a backslash as it is, so no sql.Literal.
         arguments = sql.SQL(", ").join(
-            sql.SQL("{} {}").format(sql.Identifier(n), _literal(v)) for n, v in options.items()
+            sql.SQL("{} {}").format(sql.Identifier(n), sql.SQL(quote_literal(v))) for n, v in options.items()
         )
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
             sql.Identifier(self._slot), sql.SQL(format_lsn(start)), arguments
@@ -341,13 +342,6 @@ class ReplicationSession:
 
     def _on_notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         self._failure = self._failure or skipped_publication(diagnostic)
-
-
-def _literal(value: str) -> sql.SQL:
-    """Return a string of the replication grammar, which knows no E'' and takes a backslash as it
-    is.
-    """
-    return sql.SQL("'" + value.replace("'", "''") + "'")  # never formatted: braces are braces
 
 
 def negotiate(options: SessionOptions, server_version: int, publications: Sequence[str]) -> dict[str, str]:

@@ -12,9 +12,10 @@ from enum import Enum
 
 from twofold.conninfo import primary_of
 from twofold.errors import SetupError, TwofoldError
-from twofold.source.connection import PlainConnection, quoted
+from twofold.source.connection import PlainConnection
 from twofold.source.primary import connect_to_primary, is_standby
 from twofold.source.service import Service, ask
+from twofold_common.table_names import quote_identifier
 
 FIRST_VERSION = 16
 _SETTINGS = "SELECT current_setting('hot_standby_feedback'), current_setting('primary_slot_name')"
@@ -166,7 +167,7 @@ def _primary(conninfo: str, service: Service, stops: Stops) -> Iterator[StandbyF
         with connect_to_primary(conninfo) as primary:
             wal_level = primary.execute("SELECT current_setting('wal_level')").fetchone()
             may_log = primary.execute(_MAY_LOG).fetchone()
-            role = quoted(primary, primary.info.user)
+            role = quote_identifier(primary.info.user)
     except TwofoldError as error:
         what, _, remedy = str(error).partition("; remedy: ")
         yield StandbyFlaw(

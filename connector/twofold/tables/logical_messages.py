@@ -8,6 +8,7 @@ from twofold.kafka.registrar import Registrar
 from twofold.outbox.event_topics import EventTopics
 from twofold.source import messages as m
 from twofold.tables.table_version import TransactionInfo
+from twofold_avro.names import TopicNames
 from twofold_avro.records import Message, MessageBody, Source, Transaction
 from twofold_avro.transcode import TransactionHeader
 
@@ -25,7 +26,7 @@ class LogicalMessages:
         self._registrar = registrar
         self._events = events
         self._schema_id: int | None = None
-        self._topic = f"{prefix}.messages"
+        self._topic = TopicNames(prefix).messages
 
     def prepare(self, message: m.LogicalMessage) -> str:
         """Return the message's topic, once it can be written. The thread that reads calls this

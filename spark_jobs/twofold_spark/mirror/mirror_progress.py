@@ -19,6 +19,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
+from twofold_avro.names import TopicNames
 from twofold_spark.errors import grant_command
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.sources.kafka_client import Kafka, open_admin
@@ -34,7 +35,7 @@ class ProgressPublisher:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._admin = open_admin(spark, kafka)
-        self._partition = jvm.org.apache.kafka.common.TopicPartition(f"{prefix}.commits", 0)
+        self._partition = jvm.org.apache.kafka.common.TopicPartition(TopicNames(prefix).commits, 0)
         self._group = group
         self._bootstrap = kafka.bootstrap
         self._warn = warn

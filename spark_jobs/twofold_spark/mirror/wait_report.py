@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from twofold_common.global_cut import Member
 from twofold_common.global_waits import BranchPlace, LongWait, Wait, count_held, without_frontier
 from twofold_common.positions import format_lsn
+from twofold_common.table_names import quote_literal
 
 NAMED_AFTER_S = 5.0
 AGAIN_S = 60.0
@@ -101,8 +102,7 @@ def _describe_load(prefix: str, sequence: int) -> str:
 
 def commit_statement(gid: str) -> str:
     """Return the statement that commits a branch, as a sibling of it is committed."""
-    quoted = gid.replace("'", "''")
-    return f"COMMIT PREPARED '{quoted}';"
+    return f"COMMIT PREPARED {quote_literal(gid)};"
 
 
 def _describe_wait(each: LongWait) -> str:

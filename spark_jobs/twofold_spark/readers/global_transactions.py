@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 
 from twofold_spark.errors import SetupError, UsageError
 from twofold_spark.sources import decoding
+from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 
@@ -35,7 +36,7 @@ def branches(spark: SparkSession, sources: Iterable[tuple[Kafka, Registry, str]]
 
 
 def _list_of_source(spark: SparkSession, kafka: Kafka, registry: Registry, prefix: str) -> DataFrame:
-    topic = f"{prefix}.commits"
+    topic = CommitTopic(kafka, registry, prefix).name
     subject = registry.refresh_subject(f"{topic}-value")
     if subject is None:
         raise SetupError(f"the registry has no subject {topic}-value: give the registry of the connector of {prefix}")

@@ -15,12 +15,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from twofold_common.global_waits import LongWait
+from twofold_common.table_names import quote_literal
 from twofold_spark.sinks.global_cuts import GlobalCut, check_members, describe_members, read_row
 from twofold_spark.sinks.interface import Reader, Sink
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import JdbcReader, Names, first_kept
 from twofold_spark.sinks.mirror_database import MirrorDatabase, Run
-from twofold_spark.sources.postgres_connection import quote_literal
 
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS twofold;

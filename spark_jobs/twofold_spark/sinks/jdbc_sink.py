@@ -23,6 +23,7 @@ from typing import NoReturn, cast
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.row_columns import OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
@@ -38,7 +39,6 @@ from twofold_spark.sinks.mirror_database import (
 )
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources.decoding import RECORD_PLACE
-from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
 
 _OWN_TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};

@@ -14,13 +14,13 @@ from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 
+from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes
 from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.mirror_database import Run, configure_jdbc, own_transaction
-from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
 
 _COLUMNS = """
 SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER BY attnum), '{{}}')
@@ -49,7 +49,7 @@ class Names:
         return f"{quote_identifier(self.schema('twofold'))}.{name}"
 
     def table(self, table: MirrorTable) -> str:
-        return f"{quote_identifier(self.schema(table.schema))}.{quote_identifier(table.name)}"
+        return quote_identifier(self.schema(table.schema), table.name)
 
     def stage(self, table: MirrorTable) -> str:
         """Return the name of the table's staging table."""

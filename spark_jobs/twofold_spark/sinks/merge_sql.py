@@ -20,6 +20,7 @@ from types import MappingProxyType
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, StructType
 
+from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import TableRefused
 from twofold_spark.row_columns import COPIES, OP, UNCHANGED
 from twofold_spark.sinks.interface import MirrorTable
@@ -57,8 +58,8 @@ SPARK = Dialect(
     float_text=lambda value, is_array: f"CAST(CAST({value} AS {'array<double>' if is_array else 'double'}) AS string)",
 )
 POSTGRES = Dialect(
-    quote=lambda name: '"' + name.replace('"', '""') + '"',
-    unchanged=lambda column: f"""'{column.replace("'", "''")}' = ANY (s.{UNCHANGED})""",
+    quote=quote_identifier,
+    unchanged=lambda column: f"{quote_literal(column)} = ANY (s.{UNCHANGED})",
     copies=lambda n: n,
     float_text=lambda value, is_array: f"{value}::float8{'[]' if is_array else ''}::text",
 )

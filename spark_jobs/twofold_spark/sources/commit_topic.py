@@ -15,6 +15,7 @@ from contextlib import closing
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from twofold_avro.names import TopicNames
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import CommitRecord, OffsetRange
@@ -37,7 +38,7 @@ class CommitTopic:
     def __init__(self, kafka: Kafka, registry: Registry, prefix: str) -> None:
         self._kafka = kafka
         self._registry = registry
-        self.name = f"{prefix}.commits"
+        self.name = TopicNames(prefix).commits
 
     def open_stream(self, spark: SparkSession) -> DataFrame:
         """Open a stream from the beginning, in micro-batches."""

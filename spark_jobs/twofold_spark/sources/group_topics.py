@@ -15,6 +15,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
+from twofold_avro.names import TopicNames
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.kafka_client import Kafka, list_stable_offsets, open_admin
@@ -32,8 +33,8 @@ class GroupTopics:
         self._kafka = kafka
         self._registry = registry
         self._members = members
-        self._frontiers = {f"{prefix}.frontiers": prefix for prefix in members}
-        self._commits = {f"{prefix}.commits": prefix for prefix in members}
+        self._frontiers = {TopicNames(prefix).frontiers: prefix for prefix in members}
+        self._commits = {TopicNames(prefix).commits: prefix for prefix in members}
         self._admin: Any = None
         self._ends: Mapping[str, int] = {}
         """By topic, what was read; no topic has more than one partition."""
@@ -46,12 +47,14 @@ class GroupTopics:
             return
         firsts = {}
         for prefix, member in self._members.items():
-            frontier, commit = f"{prefix}.frontiers", f"{prefix}.commits"
-            firsts[frontier], firsts[commit] = member.find_firsts(ends[frontier], ends[commit])
+            names = TopicNames(prefix)
+            firsts[names.frontiers], firsts[names.commits] = member.find_firsts(
+                ends[names.frontiers], ends[names.commits]
+            )
         rows = self._read(spark, subjects, firsts, ends)
         for prefix, member in self._members.items():
-            member.take_frontiers(rows[f"{prefix}.frontiers"])
-            member.take_commits(spark, rows[f"{prefix}.commits"])
+            member.take_frontiers(rows[TopicNames(prefix).frontiers])
+            member.take_commits(spark, rows[TopicNames(prefix).commits])
         self._ends = ends
 
     def close(self) -> None:

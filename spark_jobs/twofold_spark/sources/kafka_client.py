@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from twofold_avro.names import TopicNames
 from twofold_spark.errors import SetupError, grant_command
 from twofold_spark.java_classes import java_class
 from twofold_spark.signals import catch_end_signals
@@ -20,7 +21,7 @@ from twofold_spark.signals import catch_end_signals
 ANSWER_WITHIN_S: Final = 15
 TOPIC_WITHIN_S: Final = 5.0
 _CONNECT_S: Final = 5.0
-_COMMITS: Final = ".commits"
+_COMMITS: Final = TopicNames("").commits
 _BROKER = re.compile(r"(?:\w+://)?\[?(.+?)\]?:(\d{1,5})")
 _FETCH_WAIT = {"kafka.fetch.max.wait.ms": "10"}
 """How long the broker waits for more records than it has: 10 ms instead of 500 ms.

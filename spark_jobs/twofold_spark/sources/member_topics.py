@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
+from twofold_avro.names import TopicNames
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
 from twofold_common.global_loads import ends_a_load
 from twofold_spark.errors import Refused
@@ -52,7 +53,7 @@ class MemberTopics:
     def __init__(self, kafka: Kafka, prefix: str) -> None:
         self._kafka = kafka
         self._prefix = prefix
-        self._topic = f"{prefix}.commits"
+        self._topic = TopicNames(prefix).commits
         self._cut, self._offset = 0, UNKNOWN
         self._known = NO_COMMIT
         """The last commit record that was read, or that the member's mirror has applied."""

@@ -77,11 +77,3 @@ def open_connection(spark: SparkSession, url: str, *, role: str, option: str) ->
         said = error.java_exception.getMessage()
         verb = "refuses the connection" if "FATAL" in said else "does not answer"
         raise SetupError(f"{role} {verb} ({said}): check {option}") from error
-
-
-def quote_literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
-
-
-def quote_identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

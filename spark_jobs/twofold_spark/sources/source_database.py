@@ -13,8 +13,9 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import SetupError
-from twofold_spark.sources.postgres_connection import open_connection, quote_identifier, quote_literal
+from twofold_spark.sources.postgres_connection import open_connection
 
 _SETTINGS = (
     "SET DateStyle = ISO",
@@ -70,7 +71,7 @@ class SourceDatabase:
         found = self.read_rows(
             "WITH RECURSIVE base(attnum, name, oid) AS ("
             "SELECT attnum, attname, atttypid FROM pg_attribute WHERE attrelid = to_regclass("
-            f"{quote_literal(quote_identifier(schema) + '.' + quote_identifier(table))}) AND attnum > 0 AND NOT attisdropped "
+            f"{quote_literal(quote_identifier(schema, table))}) AND attnum > 0 AND NOT attisdropped "
             "UNION ALL SELECT attnum, b.name, typbasetype FROM base b JOIN pg_type t ON t.oid = b.oid WHERE typtype = 'd') "
             "SELECT b.name, typname FROM base b JOIN pg_type t ON t.oid = b.oid "
             "WHERE typtype <> 'd' ORDER BY attnum"

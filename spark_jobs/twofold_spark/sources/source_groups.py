@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
+from twofold_avro.names import TopicNames
 from twofold_spark.errors import SetupError
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.kafka_client import Kafka, list_topics
 from twofold_spark.sources.registry import Registry
 
-_FRONTIERS = ".frontiers"
+_FRONTIERS = TopicNames("").frontiers
 _RECORD = "Frontier"
 
 

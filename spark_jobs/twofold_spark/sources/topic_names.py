@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from twofold_avro.names import event_topics_of, postgres_name, topic_of
+from twofold_avro.names import TopicNames, postgres_name, topic_of
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.registry import AvroSchema
 
@@ -46,7 +46,8 @@ def subject_of(prefix: str, table: str) -> str:
 
 def is_table_topic(topic: str, prefix: str) -> bool:
     """Whether a commit record's range is of a table: not of logical messages or outbox events."""
-    return topic != f"{prefix}.messages" and not topic.startswith(event_topics_of(prefix))
+    names = TopicNames(prefix)
+    return topic != names.messages and not topic.startswith(names.events)
 
 
 def table_topics_pattern(prefix: str) -> str:

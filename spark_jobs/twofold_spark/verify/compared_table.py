@@ -15,11 +15,11 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
 from twofold_avro.names import postgres_name
+from twofold_common.table_names import quote_identifier
 from twofold_spark.errors import SetupError
 from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.row_columns import COPIES, KEY_TEXT
 from twofold_spark.sinks.interface import Reader
-from twofold_spark.sources.postgres_connection import quote_identifier
 from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.verify import row_digest
 from twofold_spark.verify.row_digest import ColumnPair
@@ -49,7 +49,7 @@ class ComparedTable:
         self._reader = reader
         self._table = table
         schema, _, name = table.partition(".")
-        self._from = f"{quote_identifier(postgres_name(schema))}.{quote_identifier(postgres_name(name))}"
+        self._from = quote_identifier(postgres_name(schema), postgres_name(name))
         columns = source.read_columns(postgres_name(schema), postgres_name(name))
         if not columns:
             raise SetupError(f"the source has no table {self._from}: give --source the database that is mirrored")

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from twofold_spark.sources.postgres_connection import quote_identifier
+from twofold_common.table_names import quote_identifier
 from twofold_spark.sources.source_database import SourceColumn
 
 _ROW_DIGITS, _BUCKET_DIGITS = 15, 7

@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 
 from twofold_avro.names import topic_of
 from twofold_common.positions import Lsn, format_lsn
+from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.sinks.interface import Reader
-from twofold_spark.sources.postgres_connection import quote_identifier, quote_literal
 from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.sources.topic_names import to_postgres_names
 from twofold_spark.verify.compared_table import BUCKETS_AT_ONCE, ComparedTable
@@ -108,7 +108,7 @@ class Verification:
         for schema, name in loading:
             self._report(f"{schema}.{name}: its backfill is in progress, NOT compared")
         for schema, name in absent:
-            table = f"{quote_identifier(schema)}.{quote_identifier(name)}"
+            table = quote_identifier(schema, name)
             rows = self._source.read_value(f"SELECT count(*) FROM {table}")
             self._report(f"{schema}.{name}: published, {rows} rows, NOT in the mirror")
         return [f"{schema}.{name}" for schema, name in (*stopped, *loading, *absent)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from psycopg import sql
 
 from twofold.errors import SetupError
 from twofold.source.connection import address
 from twofold.source.identity import TimelineSwitch, parse_history
-from twofold.source.session import SessionOptions, _literal, negotiate
+from twofold.source.session import SessionOptions, negotiate
 from twofold_common.positions import Lsn
+from twofold_common.table_names import quote_literal
 
 
 def test_server_15_gets_what_it_knows() -> None:
@@ -55,4 +57,5 @@ def test_an_address_never_shows_the_password() -> None:
 
 
 def test_a_name_with_braces_is_sent_as_it_is() -> None:
-    assert _literal("we{ird}' {}").as_string(None) == "'we{ird}'' {}'"
+    composed = sql.SQL("{} {}").format(sql.Identifier("n"), sql.SQL(quote_literal("we{ird}' {}")))
+    assert composed.as_string(None) == """"n" 'we{ird}'' {}'"""
