@@ -119,10 +119,11 @@ def audit(config: Config, *, since: int, told: Told) -> Audit:
     """Read and judge everything that Kafka keeps, or everything after commit record `since`."""
     settings, names, registry = kafka_settings(config), names_of(config), Registry(registry_settings(config))
     ask_brokers(settings)
-    progress = ProgressReader(settings, names, registry)
+    reader = TopicReader(settings)
+    progress = ProgressReader(reader, names, registry)
     before = progress.read()
     scope = ComparisonScope(frozenset({*before.pins, names.messages}), since)
-    found = judge(compare(TopicReader(settings), Decoder(registry), names, scope, told), names, before.pins)
+    found = judge(compare(reader, Decoder(registry), names, scope, told), names, before.pins)
     apart = _apart(before, progress.read(), names)
     return replace(found, troubles=(*found.troubles, apart)) if apart else found
 

@@ -17,6 +17,7 @@ from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_sett
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.progress import ProgressReader, RecoveredState
 from twofold.kafka.schema_registry import Registry
+from twofold.kafka.topic_reader import TopicReader
 from twofold.kafka.topics import Topics
 from twofold.lives.load_progress import LoadProgress
 from twofold.source import ddl_messages, identity, locks
@@ -266,7 +267,7 @@ def read_progress(config: Config) -> RecoveredState:
     """
     settings = kafka_settings(config)
     ask_brokers(settings, ANSWER_S)
-    return ProgressReader(settings, names_of(config), Registry(registry_settings(config))).read()
+    return ProgressReader(TopicReader(settings), names_of(config), Registry(registry_settings(config))).read()
 
 
 def read_progress_if_any(config: Config) -> RecoveredState | None:

@@ -2,9 +2,9 @@
 
 `init_transactions` runs for every id that the connector may have used, the first main id first.
 Every older holder's calls then fail, and its open transactions are aborted. What Kafka has
-forgotten to end is settled (`lost_ends`): in the bookkeeping before the first commit, in all topics
-at the end. A takeover record follows, committed through the first main id: of two instances that
-fence at once, the loser learns it here. Only then is the progress read. Before the fence, that
+forgotten to end is settled (`lost_ends`): in the bookkeeping before the first commit, in the topics
+of rows at the end. A takeover record follows, committed through the first main id: of two instances
+that fence at once, the loser learns it here. Only then is the progress read. Before the fence, that
 could be the progress before a predecessor's last commit.
 
 The takeover's own end may be in doubt, as any other. It is then committed, and its id is
@@ -29,6 +29,7 @@ from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.progress import ProgressReader, RecoveredState
 from twofold.kafka.publisher import Publisher, close_quietly
 from twofold.kafka.schema_registry import Registry, SchemaIds
+from twofold.kafka.topic_reader import TopicReader
 from twofold.kafka.watch import Watch
 from twofold_common.positions import Lsn
 
@@ -60,8 +61,9 @@ def fence(
     """
     producers: list[TransactionalProducer] = []
     ids_in_use = pool
-    reader = ProgressReader(settings, names, registry)
-    lost_ends = LostEnds(settings, names, registry, confirmed)
+    reader = TopicReader(settings)
+    left = ProgressReader(reader, names, registry)
+    lost_ends = LostEnds(reader, names, registry, confirmed, settings.call_timeout_s)
     try:
         first, second = names.main_ids
         producers.append(TransactionalProducer(first, settings, watch))
@@ -79,7 +81,7 @@ def fence(
                 producers[0] = TransactionalProducer(first, settings, watch)
                 producers[0].init()
             failpoints.hit("after_takeover")
-            recovered = reader.read()
+            recovered = left.read()
             failpoints.hit("after_progress_read")
             if recovered.takeover != token:
                 raise Fenced(
@@ -90,7 +92,7 @@ def fence(
                 break
             _log.info("the last progress names a pool of %d producers: fencing those beyond %d", used, ids_in_use)
             ids_in_use = used
-        lost_ends.settle(producers)
+        lost_ends.settle_rows(producers)
         check = OpenCheck(settings, watch)
     except BaseException:
         close_quietly(producers)

@@ -19,12 +19,12 @@ import logging
 import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from confluent_kafka import Message
 
 from twofold.errors import Refused, Unreachable
-from twofold.kafka.client import KafkaSettings
 from twofold.kafka.decoding import Decoder
 from twofold.kafka.names import Names
 from twofold.kafka.producer import TransactionalProducer
@@ -123,22 +123,26 @@ def _why_hidden_committed(forgotten: Forgotten) -> str | None:
 class LostEnds:
     """The step, for one fencing."""
 
-    def __init__(self, settings: KafkaSettings, names: Names, registry: Registry, confirmed: Lsn | None) -> None:
-        self._settings = settings
+    def __init__(
+        self, reader: TopicReader, names: Names, registry: Registry, confirmed: Lsn | None, timeout_s: float
+    ) -> None:
+        self._reader = reader
         self._names = names
-        self._confirmed = confirmed
-        self._reader = TopicReader(settings)
         self._decoder = Decoder(registry)
+        self._confirmed = confirmed
+        self._timeout_s = timeout_s
 
     def settle_bookkeeping(self, producers: Sequence[TransactionalProducer]) -> None:
         """Return when nothing is open there. `producers` are initialised."""
-        self._settle([place for place in self._own_places() if place.topic in self._names.bookkeeping], producers)
+        self._settle([place for place in self._places if place.topic in self._names.bookkeeping], producers)
 
-    def settle(self, producers: Sequence[TransactionalProducer]) -> None:
-        """Return when nothing is open in any topic: `producers` are all ids that wrote."""
-        self._settle(self._own_places(), producers)
+    def settle_rows(self, producers: Sequence[TransactionalProducer]) -> None:
+        """Return when nothing is open in the other topics: `producers` are all ids that wrote."""
+        self._settle([place for place in self._places if place.topic not in self._names.bookkeeping], producers)
 
-    def _own_places(self) -> list[PartitionId]:
+    @cached_property
+    def _places(self) -> list[PartitionId]:
+        """The connector's own; nobody makes one meanwhile."""
         places = self._reader.partitions_under(f"{self._names.prefix}.")
         others = tuple(f"{prefix}." for prefix in other_prefixes({place.topic for place in places}, self._names))
         return [place for place in places if not place.topic.startswith(others)]
@@ -151,7 +155,7 @@ class LostEnds:
             if verdict.refusal:
                 raise self._refusal(hung, verdict.refusal)
             if _starts(hung) == _starts(before):
-                raise _stuck(hung, self._settings.call_timeout_s)
+                raise _stuck(hung, self._timeout_s)
             _log.warning(
                 "Kafka has never ended a transaction of this connector in %s; nothing of it was committed, and it is aborted now",
                 _name(hung),
@@ -165,7 +169,7 @@ class LostEnds:
     def _await_stable(self, places: list[PartitionId]) -> Hung:
         """Wait until everything that is there has ended; return what has not within the timeout."""
         hung = _open(self._reader.bounds(places))
-        deadline = time.monotonic() + self._settings.call_timeout_s
+        deadline = time.monotonic() + self._timeout_s
         while hung and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
             now = self._reader.bounds(hung)
@@ -174,7 +178,7 @@ class LostEnds:
 
     def _investigate(self) -> Forgotten:
         """Look at every topic of the prefix: one transaction may be forgotten in several."""
-        hung = _open(self._reader.bounds(self._own_places()))
+        hung = _open(self._reader.bounds(self._places))
         commits, progress = PartitionId(self._names.commits, 0), PartitionId(self._names.progress, 0)
         return Forgotten(
             hung=hung,

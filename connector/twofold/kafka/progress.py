@@ -15,7 +15,6 @@ from confluent_kafka import Message
 
 from twofold.errors import Refused
 from twofold.kafka.backfill_commands import TopicCommand
-from twofold.kafka.client import KafkaSettings
 from twofold.kafka.decoding import Decoder, RecordPlace, place_of, read_command, read_text
 from twofold.kafka.names import Names
 from twofold.kafka.schema_registry import Registry
@@ -77,8 +76,8 @@ class RecoveredState:
 class ProgressReader:
     """A reader of the bookkeeping topics; it writes nothing. Used by one thread."""
 
-    def __init__(self, settings: KafkaSettings, names: Names, registry: Registry) -> None:
-        self._reader = TopicReader(settings)
+    def __init__(self, reader: TopicReader, names: Names, registry: Registry) -> None:
+        self._reader = reader
         self._names = names
         self._decode = Decoder(registry).decode
 
