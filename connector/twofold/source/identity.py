@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -73,35 +74,58 @@ class PreparedTransaction:
     """By the server's clock."""
 
 
+class SourceFacts(NamedTuple):
+    """What recovery compares of the source."""
+
+    slot: SlotState
+    server: ServerIdentity
+    history: tuple[TimelineSwitch, ...]
+    """Of the server's present timeline."""
+
+
+def read_facts(conninfo: str, slot: str) -> SourceFacts:
+    """Read them; the slot must be there."""
+    state = slot_state(conninfo, slot)
+    if state is None:  # dropped within this moment: the next try finds out what that means
+        raise Unreachable(f"PostgreSQL does not know slot {slot} any more")
+    with connect(conninfo, replication=True) as connection:
+        server = identify_by(connection)
+        return SourceFacts(state, server, timeline_history(connection, server.timeline))
+
+
 def identify(conninfo: str) -> ServerIdentity:
     """Run IDENTIFY_SYSTEM, which needs the right to replicate, as the stream does."""
     with connect(conninfo, replication=True) as connection:
-        row = connection.execute("IDENTIFY_SYSTEM").fetchone()
-        if row is None:
-            raise Unreachable("PostgreSQL did not answer IDENTIFY_SYSTEM")
-        system_identifier, timeline, xlogpos, database = row
-        return ServerIdentity(
-            system_identifier,
-            int(timeline),
-            parse_lsn(xlogpos),
-            database,
-            connection.info.server_version,
-            is_standby(connection),
-        )
+        return identify_by(connection)
 
 
-def timeline_history(conninfo: str, timeline: int) -> tuple[TimelineSwitch, ...]:
+def identify_by(connection: PlainConnection) -> ServerIdentity:
+    """Return what `identify` does, by an open connection."""
+    row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+    if row is None:
+        raise Unreachable("PostgreSQL did not answer IDENTIFY_SYSTEM")
+    system_identifier, timeline, xlogpos, database = row
+    return ServerIdentity(
+        system_identifier,
+        int(timeline),
+        parse_lsn(xlogpos),
+        database,
+        connection.info.server_version,
+        is_standby(connection),
+    )
+
+
+def timeline_history(connection: PlainConnection, timeline: int) -> tuple[TimelineSwitch, ...]:
     """Return the ancestors of `timeline`, oldest first, with their ends. Timeline 1 has none."""
     if timeline == 1:
         return ()
-    with connect(conninfo, replication=True) as connection:
-        try:
-            row = connection.execute(sql.SQL("TIMELINE_HISTORY {}").format(sql.SQL(str(timeline)))).fetchone()
-        except psycopg.Error as error:
-            raise SetupError(
-                f"PostgreSQL cannot show the history of timeline {timeline}: {error_text(error)}; "
-                f"remedy: copy {timeline:08X}.history from the WAL archive into pg_wal"
-            ) from error
+    try:
+        row = connection.execute(sql.SQL("TIMELINE_HISTORY {}").format(sql.SQL(str(timeline)))).fetchone()
+    except psycopg.Error as error:
+        raise SetupError(
+            f"PostgreSQL cannot show the history of timeline {timeline}: {error_text(error)}; "
+            f"remedy: copy {timeline:08X}.history from the WAL archive into pg_wal"
+        ) from error
     return parse_history(bytes(row[1]).decode() if row and isinstance(row[1], bytes) else str(row[1]) if row else "")
 
 

@@ -269,9 +269,10 @@ def test_identity_and_history(postgres: PostgresServer) -> None:
         row = connection.execute("SELECT system_identifier::text FROM pg_control_system()").fetchone()
     assert row == (who.system_identifier,)
     assert (who.timeline, who.database) == (1, "postgres")
-    assert identity.timeline_history(postgres.dsn(), 1) == ()
-    with pytest.raises(SetupError, match="history of timeline 7"):
-        identity.timeline_history(postgres.dsn(), 7)
+    with connect(postgres.dsn(), replication=True) as connection:
+        assert identity.timeline_history(connection, 1) == ()
+        with pytest.raises(SetupError, match="history of timeline 7"):
+            identity.timeline_history(connection, 7)
 
 
 def test_closing_twice_or_before_opening_is_harmless(database: str, prefix: str, writer: Writer) -> None:
