@@ -75,7 +75,7 @@ class IdleServers(Servers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.allowed = threading.Semaphore(0)
+        self.allowed = threading.Semaphore(1)
 
     def follow(self, wait_s: float) -> None:
         if self.allowed.acquire(timeout=0.01):
@@ -94,9 +94,9 @@ def test_behind_plain_transactions_one_is_asked_for_at_leisure(
     asks = FrontierAsks("east", lambda: servers, servers)
     taken: list[events.FrontierAsked] = []
     for _ in range(20):
-        servers.allowed.release()
         assert servers.looked.acquire(timeout=20)
         taken += asks.take_due(START)
+        servers.allowed.release()
     asks.close()
     numbers = [dict(each.seen)["west"] for each in taken]
     assert numbers[:1] == [1]
