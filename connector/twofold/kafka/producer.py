@@ -306,7 +306,10 @@ class TransactionalProducer:
         """Raise why a record was refused."""
         if error.code() in TOO_LARGE:  # not its key: this is a line of the log, and a key may be a person's
             raise too_large(topic, partition, largest_value([record]), self._bootstrap)
-        if error.code() == FATAL:
+        if error.code() in {FATAL, WRONG_STATE}:
+            # An earlier record has made the transaction fail, and its report may wait to be read.
+            self._alive.poll(0)
+            self._check_delivered()
             self._check_state()
         raise sort_error(error, f"producing to {topic} [{partition}]")
 

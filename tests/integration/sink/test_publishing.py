@@ -261,6 +261,28 @@ def test_a_row_in_the_middle_that_the_topic_finds_too_large_is_told_at_once(
     eventually(lambda: ground.committed() == ["bystander"])
 
 
+def test_rows_behind_a_row_that_was_found_too_large_are_not_blamed_for_it(ground: Ground) -> None:
+    """librdkafka refuses them with "erroneous state" before the large row's report was read: taken
+    for the cause, it made the run recover for ever.
+    """
+    ground.options["client"] = {"message.max.bytes": 3_000_000}
+    publisher = ground.take_over().publisher
+    batch = RowBatch()
+    batch.lists(ground.table, 3)[0].append({"key": b"a", "value": os.urandom(2_000_000)})
+    publisher.produce(batch)
+
+    def has_failed() -> bool:
+        try:
+            publisher._main._check_state()
+        except Refused:
+            return True
+        return False
+
+    eventually(has_failed)
+    with pytest.raises(Refused, match=r"--topic .* --add-config max\.message\.bytes=3145728"):
+        publisher.produce(ground.rows("behind"))
+
+
 def test_closing_gives_the_topics_back_to_their_readers(ground: Ground) -> None:
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("open"))
