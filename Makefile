@@ -34,7 +34,8 @@ test: lint $(if $(ARGS),,unit core) ## Lint, unit and core. ARGS='-k name' choos
 	$(if $(ARGS),$(BIN)/pytest $(ARGS))
 
 .PHONY: test-all
-test-all: lint classes ## Lint, then all tests but the slow ones: what CI runs.
+test-all: ready ## Lint, then all tests but the slow ones: what CI runs.
+	@$(MAKE) --no-print-directory --jobs 2 lint classes
 	$(ALL_TESTS)
 
 .PHONY: test-times
