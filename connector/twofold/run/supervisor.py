@@ -65,7 +65,7 @@ def supervise(
     observer = observer or NullObserver()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
-    lessons = _Lessons(config)
+    next_run = _NextRun(config)
     while not stop.is_set():
         begun, wait_s, recovered = time.monotonic(), 0.0, threading.Event()
         if standing_by is None:
@@ -74,7 +74,7 @@ def supervise(
             if take_over:
                 _end_holder(config)
                 take_over = False
-            _run(lessons, stop, observer, recovered)
+            _run(next_run, stop, observer, recovered)
         except StopRequested:
             _log.info("stopped during recovery")
         except SlotBusy as busy:
@@ -100,7 +100,7 @@ def supervise(
             standing_by = None
             observer.ended(error, wait_s)
             _cut_tracebacks(error)
-            lessons = lessons.after(error, recovered=recovered.is_set())
+            next_run = next_run.after(error, recovered=recovered.is_set())
         # A Kafka client in a reference cycle keeps its threads and connections until Python
         # collects garbage by itself: in a long outage that is one client an attempt.
         gc.collect()
@@ -143,7 +143,7 @@ class TopicsToRestart:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lessons:
+class _NextRun:
     """The changes to the next recovery that errors of earlier runs in this process cause."""
 
     config: Config
@@ -153,7 +153,7 @@ class _Lessons:
     lookback: LookbackWindow | None = SINCE_LAST_COMMIT
     restart: TopicsToRestart = field(default_factory=TopicsToRestart)
 
-    def after(self, error: TwofoldError, *, recovered: bool) -> _Lessons:  # noqa: PLR0911  (one flat dispatch)
+    def after(self, error: TwofoldError, *, recovered: bool) -> _NextRun:  # noqa: PLR0911  (one flat dispatch)
         """Learn from an error.
 
         `recovered`: the run's recovery had finished, so its check was done.
@@ -177,23 +177,23 @@ class _Lessons:
         return known
 
 
-def _run(lessons: _Lessons, stop: threading.Event, observer: Observer, recovered: threading.Event) -> None:
+def _run(next_run: _NextRun, stop: threading.Event, observer: Observer, recovered: threading.Event) -> None:
     """Recover, and run until a stop; or up to the refused change, which is refused then."""
-    refused = lessons.refused
+    refused = next_run.refused
     upto = refused.at if refused else None
     with ExitStack() as opened:
         run = recover(
-            lessons.config,
+            next_run.config,
             stop,
             opened,
-            patience=lessons.patience,
-            retry_factor=lessons.ends.retry_factor,
+            patience=next_run.patience,
+            retry_factor=next_run.ends.retry_factor,
             upto=upto,
-            lookback=lessons.lookback,
-            choose_restarts=lessons.restart.choose,
+            lookback=next_run.lookback,
+            choose_restarts=next_run.restart.choose,
         )
         recovered.set()
-        last_refusal.forget_where_kafka_does_not_know(lessons.config)
+        last_refusal.forget_where_kafka_does_not_know(next_run.config)
         observer.recovered(run.state)
         run.go(observer)
     if refused is not None and not stop.is_set():
