@@ -242,7 +242,7 @@ MUTANTS = (
         "open in the middle of a transaction", BY_NAME["large"], prepared, "may_open", lambda state: state.caught_up
     ),
     Mutant(
-        "close in the middle of a transaction", BY_NAME["large"], group, "may_close", lambda state: not state.in_flight
+        "close in the middle of a transaction", BY_NAME["large"], group, "may_close", lambda state: not state.unanswered
     ),
     Mutant(
         "close between a transaction's end and the half of the next that came with it",

@@ -305,7 +305,7 @@ class Model:
         check(world.kafka.committed == len(self.sink.expected), "committed in the source, and not in Kafka")
         check(not world.kafka.tail, "a Kafka transaction is left open")
         check(
-            not bridge.prepared and not bridge.held and not bridge.in_flight and not bridge.group,
+            not bridge.prepared and not bridge.held and not bridge.unanswered and not bridge.group,
             "a prepared transaction has not ended",
         )
         check(not world.kafka.ledger, "the ledger has one in doubt that has ended")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt, Report
 from twofold.bridge.events import NO_FLOOR
 from twofold.bridge.sorted_map import SortedMap
-from twofold.bridge.state import Flight, Group, Phase, State
+from twofold.bridge.state import Group, Phase, State, UnansweredCommit
 from twofold.errors import RunEnded
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -44,9 +44,9 @@ def close(state: State, out: list[Action]) -> State:
     assert state.group is not None
     group, sequence = state.group, state.sequence + (1 if state.group.rows else 0)
     out.append(CommitMain(sequence, group.applied_lsn, group.transactions, group.rows))
-    flight = Flight(group.since, group.applied_lsn, group.floor, None)
+    commit = UnansweredCommit(group.since, group.applied_lsn, group.floor, None)
     return state._replace(
-        group=None, sequence=sequence, in_flight=(*state.in_flight, flight), closing=False, full=False
+        group=None, sequence=sequence, unanswered=(*state.unanswered, commit), closing=False, full=False
     )
 
 
@@ -66,7 +66,7 @@ def may_close(state: State) -> bool:
     """Whether the group may close: no commit is in progress, and no source transaction would be
     torn.
     """
-    return not state.in_flight and not state.unfinished
+    return not state.unanswered and not state.unfinished
 
 
 def commit_chunk(state: State, out: list[Action]) -> State:
@@ -76,11 +76,11 @@ def commit_chunk(state: State, out: list[Action]) -> State:
             "a chunk of a backfill came while the main producer held half a transaction, or before the stream had caught up"
         )
     state = close(state, out)
-    applied_lsn = state.in_flight[-1].applied_lsn if state.in_flight else state.applied_lsn
+    applied_lsn = state.unanswered[-1].applied_lsn if state.unanswered else state.applied_lsn
     sequence = state.sequence + 1
     out.append(CommitChunk(sequence, applied_lsn))
-    flight = Flight(state.read_lsn, applied_lsn, NO_FLOOR, None)
-    return state._replace(sequence=sequence, in_flight=(*state.in_flight, flight))
+    commit = UnansweredCommit(state.read_lsn, applied_lsn, NO_FLOOR, None)
+    return state._replace(sequence=sequence, unanswered=(*state.unanswered, commit))
 
 
 def ask_to_close(state: State) -> State:
@@ -101,12 +101,12 @@ def advance_progress(state: State) -> State:
 
 def commit_answered(state: State, applied_lsn: Lsn, identity: PreparedIdentity | None) -> State:
     """Note that the oldest commit in progress is committed in Kafka."""
-    flight = state.in_flight[0] if state.in_flight else None
-    if flight is None or (flight.applied_lsn, flight.identity) != (applied_lsn, identity):
+    commit = state.unanswered[0] if state.unanswered else None
+    if commit is None or (commit.applied_lsn, commit.identity) != (applied_lsn, identity):
         raise RunEnded(
-            f"the sink says that {identity or 'the main producer'} has committed up to {applied_lsn}, but the outstanding commit is {flight}"
+            f"the sink says that {identity or 'the main producer'} has committed up to {applied_lsn}, but the outstanding commit is {commit}"
         )
-    return state._replace(in_flight=state.in_flight[1:], applied_lsn=applied_lsn)
+    return state._replace(unanswered=state.unanswered[1:], applied_lsn=applied_lsn)
 
 
 def report(state: State, out: list[Action]) -> State:
@@ -141,7 +141,7 @@ def oldest_uncommitted(state: State) -> Lsn:
     A restart needs its rows once more.
     """
     group = state.group.floor if state.group else NO_FLOOR
-    return min([group, *(flight.floor for flight in state.in_flight)])
+    return min([group, *(commit.floor for commit in state.unanswered)])
 
 
 def write_position(state: State) -> Lsn:
@@ -154,8 +154,8 @@ def write_position(state: State) -> Lsn:
     """
     if not state.policy.synchronous:
         return state.read_lsn
-    if state.in_flight:
-        reachable = state.in_flight[0].since
+    if state.unanswered:
+        reachable = state.unanswered[0].since
     elif state.group:
         reachable = state.group.since
     else:

@@ -19,7 +19,7 @@ from twofold.bridge.actions import (
 )
 from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
 from twofold.bridge.group import close, commit_answered, join, may_close, read_to
-from twofold.bridge.state import Flight, Phase, Prepared, State
+from twofold.bridge.state import Phase, Prepared, State, UnansweredCommit
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 
@@ -168,9 +168,9 @@ def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: 
             identity, _slot(state, identity), sequence, event.end_lsn, event.commit_lsn, identity in state.ledger
         )
     )
-    flight = Flight(since, event.end_lsn, entry.prepare_lsn, identity)
+    commit = UnansweredCommit(since, event.end_lsn, entry.prepare_lsn, identity)
     ledger = state.ledger.without(identity)
-    state = state._replace(sequence=sequence, in_flight=(*state.in_flight, flight), ledger=ledger)
+    state = state._replace(sequence=sequence, unanswered=(*state.unanswered, commit), ledger=ledger)
     return read_to(state, event.end_lsn)
 
 

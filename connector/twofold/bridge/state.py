@@ -117,7 +117,7 @@ class Group(NamedTuple):
     rows: int
 
 
-class Flight(NamedTuple):
+class UnansweredCommit(NamedTuple):
     """A commit that was given out and is not answered; `identity` if it is a prepared transaction's
     own.
     """
@@ -160,9 +160,9 @@ class State(NamedTuple):
     reloaded: frozenset[PreparedIdentity] = frozenset()
     """Of those, the ones whose tables are all reloaded in this run."""
     group: Group | None = None
-    in_flight: tuple[Flight, ...] = ()
+    unanswered: tuple[UnansweredCommit, ...] = ()
     unfinished: bool = False  # the main producer has rows of a transaction whose commit is not read
-    closing: bool = False  # the group is to be closed as soon as nothing is in flight
+    closing: bool = False  # the group is to be closed as soon as no commit is unanswered
     full: bool = False
     asked: FrontierAsked | None = None
     """What the next frontier needs; None: none is asked for."""
@@ -198,7 +198,7 @@ class State(NamedTuple):
         """Whether reading must stop: the group is full, and the commit before it is not
         answered.
         """
-        return self.full and bool(self.in_flight)
+        return self.full and bool(self.unanswered)
 
     def find(self, identity: PreparedIdentity) -> Prepared | None:
         """Return the prepared transaction of this identity, if it is in doubt; else None."""

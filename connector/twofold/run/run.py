@@ -180,7 +180,7 @@ class Run:
         except (Refused, TopicRestart) as refusal:
             if refusal is self._worker.failure:  # of an earlier group, which no later run publishes either
                 raise
-            if self._collector.gathered or self.state.group is not None or self.state.in_flight:
+            if self._collector.gathered or self.state.group is not None or self.state.unanswered:
                 raise RefusedBehind(refusal, self._collector.at) from refusal
             raise
         failpoints.hit("after_decode")
@@ -245,7 +245,7 @@ class Run:
             return
         self._group_since = self._group_since or now
         limits, rows = self._limits, self._executor.group_records
-        if self.state.in_flight:  # Kafka is the slower one: larger groups cost it less, and it could not take one yet
+        if self.state.unanswered:  # Kafka is the slower one: larger groups cost it less, and it could not take one yet
             full = rows >= limits.rows * ROWS_FACTOR
         else:
             full = rows >= limits.rows or now - self._group_since >= limits.time
@@ -292,7 +292,7 @@ class Run:
         deadline = time.monotonic() + STOP_WAIT_S
         if not self.state.unfinished:
             self._step_bridge(events.TurnFull())
-        while (self.state.in_flight or self._worker.busy) and time.monotonic() < deadline:
+        while (self.state.unanswered or self._worker.busy) and time.monotonic() < deadline:
             self._session.tend()
             self._step_all(self._worker.answers(ANSWER_WAIT_S))
         self._report()

@@ -18,10 +18,10 @@ from twofold.errors import Refused, TwofoldError
 from twofold.gids import describe
 from twofold.run.observer import BackfillProgress
 from twofold.watch.activity_view import ActivityView, Outage, Phase, Positions, Totals
-from twofold.watch.commit_flights import CommitFlights
 from twofold.watch.in_doubt_log import InDoubtLog, InDoubtSpan
 from twofold.watch.journal import Journal
 from twofold.watch.table_counts import TableCount, TableCounts
+from twofold.watch.unanswered_commits import UnansweredCommits
 from twofold_avro.records import Commit, Pin
 
 
@@ -37,7 +37,7 @@ class Activity:
         self._turned = 0.0
         self._state: State | None = None
         self._totals = Totals()
-        self._flights = CommitFlights()
+        self._commits = UnansweredCommits()
         self._in_doubt = InDoubtLog(self._tell_parked)
         self._tables = TableCounts()
         self._backfills: tuple[BackfillProgress, ...] = ()
@@ -56,7 +56,7 @@ class Activity:
     def recovered(self, state: State) -> None:
         with self._lock:
             self._turned = time.monotonic()
-            self._flights.clear()
+            self._commits.clear()
             self._in_doubt.clear()
             self._backfills = ()
             self._state = state
@@ -84,9 +84,9 @@ class Activity:
         with self._lock:
             match event:
                 case events.MainCommitted() | events.PreparedCommitted():
-                    self._flights.answer(self._totals, self._clock())
+                    self._commits.answer(self._totals, self._clock())
                 case events.PlainRead() | events.MessageRead():
-                    self._flights.gather(at_us)
+                    self._commits.gather(at_us)
                 case _:
                     pass
             for action in decided:
@@ -147,12 +147,12 @@ class Activity:
                 backfills=self._backfills,
                 stale_tables=self._tables.stale,
                 journal=self._journal.lines,
-                latency_max_s=self._flights.latency_max_s,
+                latency_max_s=self._commits.latency_max_s,
                 outage=self._outage,
-                unanswered_since=self._flights.unanswered_since,
+                unanswered_since=self._commits.unanswered_since,
             )
             if reset_peak:
-                self._flights.latency_max_s = 0.0
+                self._commits.latency_max_s = 0.0
             return view
 
     def tables(self) -> list[TableCount]:
@@ -168,7 +168,7 @@ class Activity:
             return Positions()
         gathered = state.group.transactions if state.group else 0
         return Positions(
-            state.read_lsn, state.applied_lsn, state.flush, state.sequence, self._flights.transactions + gathered
+            state.read_lsn, state.applied_lsn, state.flush, state.sequence, self._commits.transactions + gathered
         )
 
     def _enter(self, phase: Phase, detail: str) -> None:
@@ -178,20 +178,20 @@ class Activity:
         """When the trouble began that has ended a run: with the commit that was not answered, if
         there is one.
         """
-        since = self._flights.unanswered_since
+        since = self._commits.unanswered_since
         return now if since is None else since
 
     def _decided(self, action: actions.Action, at_us: int) -> None:
         now = self._clock()
         match action:
             case actions.AppendStaged():
-                self._flights.gather(at_us)
+                self._commits.gather(at_us)
             case actions.CommitMain(_, _, transactions, rows):
-                self._flights.give_group(transactions, rows, now)
+                self._commits.give_group(transactions, rows, now)
             case actions.CommitChunk():
-                self._flights.give_chunk(now)
+                self._commits.give_chunk(now)
             case actions.CommitOpenPrepared(identity):
-                self._flights.give_prepared(self._in_doubt.rows(identity), at_us, now)
+                self._commits.give_prepared(self._in_doubt.rows(identity), at_us, now)
             case _:
                 pass
 

@@ -31,7 +31,7 @@ def test_chunks_of_an_idle_source_stay_where_the_stream_is() -> None:
     state, done = step(START, events.ChunkDue())
     assert done == (CommitChunk(8, Lsn(100)),)
     state, nothing = step(state, events.MainCommitted(Lsn(100)))
-    assert (nothing, state.applied_lsn, state.in_flight) == ((), Lsn(100), ())
+    assert (nothing, state.applied_lsn, state.unanswered) == ((), Lsn(100), ())
 
 
 def test_a_chunk_never_comes_into_the_middle_of_a_transaction() -> None:

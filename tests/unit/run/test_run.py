@@ -88,7 +88,7 @@ def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
     monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, outcomes: int, full: bool
 ) -> None:
     names = "session collector worker loading timers doubt_warnings registrar"
-    state = MagicMock(in_flight=("one",) if committing else ())
+    state = MagicMock(unanswered=("one",) if committing else ())
     executor = MagicMock(group_records=rows, group_bytes=size, group_outcome_bytes=outcomes)
     parts: Any = {name: MagicMock() for name in names.split()}
     run = Run(
@@ -127,7 +127,7 @@ def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half
 ) -> None:
     names = "session collector executor worker loading timers doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
-    run = Run(**parts, state=MagicMock(unfinished=False, in_flight=()), stop=threading.Event())
+    run = Run(**parts, state=MagicMock(unfinished=False, unanswered=()), stop=threading.Event())
     parts["worker"].busy = False
     taken: list[Event] = []
     monkeypatch.setattr(run, "_step_bridge", taken.append)
