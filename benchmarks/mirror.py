@@ -118,13 +118,13 @@ class Bench:
         with timed("changelog: inserts and changes"):
             changelog = self.changelog()
         with timed("reading and decoding only: inserts and changes"):
-            floor = self.read_alone()
+            alone_s = self.read_alone()
         self.check("public", "plain", "tuned")
         return {
             **rounds[0],
             **{f"later_{name}": round(median(r[name] for r in rounds[1:]), 1) for name in rounds[0]},
             "changelog_rows_per_s": round(read / changelog),
-            "read_and_decoded_alone_per_s": round(read / floor),
+            "read_and_decoded_alone_per_s": round(read / alone_s),
         }
 
     def round(self, changes: int, keys: int, rng: random.Random, number: int) -> dict[str, float]:

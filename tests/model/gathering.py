@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from model.logs import Record
 from twofold.bridge import State, events
-from twofold.bridge.events import NO_FLOOR
+from twofold.bridge.events import NO_PREPARE
 
 
 def may_hold(bridge: State, record: Record) -> bool:
@@ -15,7 +15,7 @@ def may_hold(bridge: State, record: Record) -> bool:
 
 
 def unannounced(held: tuple[Record, ...]) -> events.Unannounced:
-    return events.Unannounced(held[0].start if held else NO_FLOOR)
+    return events.Unannounced(held[0].start if held else NO_PREPARE)
 
 
 def resolved(prepare: Record, outcome: Record) -> events.PlainRead:
@@ -25,5 +25,10 @@ def resolved(prepare: Record, outcome: Record) -> events.PlainRead:
     commits = outcome.kind == "K"
     rows = len(prepare.rows) if commits else 0
     return events.PlainRead(
-        int(rows > 0), rows, outcome.end, floor=prepare.start, committed=int(commits), rolled_back=int(not commits)
+        int(rows > 0),
+        rows,
+        outcome.end,
+        oldest_prepare=prepare.start,
+        committed=int(commits),
+        rolled_back=int(not commits),
     )

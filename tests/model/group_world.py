@@ -19,7 +19,7 @@ from typing import NamedTuple
 from model.group_loads import ChunkRead, CommitRecord, Tables
 from model.logs import LENGTH, Violation, check
 from twofold.bridge import State, actions, events, frontier, initial, step
-from twofold.bridge.events import NO_FLOOR
+from twofold.bridge.events import NO_PREPARE
 from twofold_common import global_cut
 from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member
 from twofold_common.global_loads import Loads
@@ -142,7 +142,7 @@ class Source:
         self.place = 0
         self.held: dict[PreparedIdentity, Entry] = {}
         """Read, and not announced to the bridge."""
-        self.told = NO_FLOOR
+        self.told = NO_PREPARE
         self.answers: dict[str, object] = {}
         self.reached: dict[str, int] | None = None
         """How far the members were visible when the last frontier of this run was asked for."""
@@ -183,7 +183,7 @@ class Source:
             self.kafka.applied_lsn = self.confirmed = confirmed
         self.kafka.epoch += 1
         self.worker = Worker(self, self.kafka.epoch)
-        self.answers, self.held, self.told = {}, {}, NO_FLOOR
+        self.answers, self.held, self.told = {}, {}, NO_PREPARE
         self.reached, self.chunk, self.handed_over = None, None, False
         self.place = next((n for n, each in enumerate(self.log) if each.start >= confirmed), len(self.log))
         self.state = initial(
@@ -217,11 +217,11 @@ class Source:
             case "K" if entry.identity in self.held:
                 held = self.held.pop(entry.identity)
                 self.worker.queue.append(entry.identity.gid)
-                self.take(events.PlainRead(1, 1, entry.end, floor=held.start, committed=1))
+                self.take(events.PlainRead(1, 1, entry.end, oldest_prepare=held.start, committed=1))
                 self._tell_unannounced()
             case "R" if entry.identity in self.held:
                 held = self.held.pop(entry.identity)
-                self.take(events.PlainRead(0, 0, entry.end, floor=held.start, rolled_back=1))
+                self.take(events.PlainRead(0, 0, entry.end, oldest_prepare=held.start, rolled_back=1))
                 self._tell_unannounced()
             case "T" if state.skips(entry.start):
                 self.take(events.Passed(entry.end))
@@ -250,7 +250,7 @@ class Source:
             self._tell_unannounced()
 
     def _tell_unannounced(self) -> None:
-        oldest = next((each.start for each in self.held.values()), NO_FLOOR)
+        oldest = next((each.start for each in self.held.values()), NO_PREPARE)
         if oldest != self.told:
             self.told = oldest
             self.take(events.Unannounced(oldest))

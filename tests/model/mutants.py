@@ -22,7 +22,7 @@ from model.scenarios import BY_NAME
 from model.world import World, ended
 from twofold.bridge import State, group, prepared
 from twofold.bridge.actions import Forget
-from twofold.bridge.events import NO_FLOOR, MessageRead, PlainRead
+from twofold.bridge.events import NO_PREPARE, MessageRead, PlainRead
 from twofold_common.positions import Lsn
 
 stepping = importlib.import_module("twofold.bridge.step")  # the package has a function of that name
@@ -106,15 +106,15 @@ def _hold_whatever_the_ledger_has(state: State, record: Any) -> bool:
 
 
 def _announced_only(state: State) -> Any:
-    return state.prepared.oldest.prepare_lsn if state.prepared.oldest else NO_FLOOR
+    return state.prepared.oldest.prepare_lsn if state.prepared.oldest else NO_PREPARE
 
 
 def _unacknowledged_of_the_announced(state: State) -> Any:
-    return _oldest_unacknowledged(state._replace(unannounced=NO_FLOOR))
+    return _oldest_unacknowledged(state._replace(unannounced=NO_PREPARE))
 
 
 def _without_floor(state: State, event: Any, out: Any) -> State:
-    return _apply(state, replace(event, floor=NO_FLOOR) if isinstance(event, PlainRead) else event, out)
+    return _apply(state, replace(event, oldest_prepare=NO_PREPARE) if isinstance(event, PlainRead) else event, out)
 
 
 def _release_nothing(state: State, identity: Any) -> State:
@@ -123,7 +123,7 @@ def _release_nothing(state: State, identity: Any) -> State:
 
 def _one_record_too_far(state: State) -> Any:
     oldest = state.prepared.oldest
-    return oldest.prepare_lsn + LENGTH if oldest else NO_FLOOR
+    return oldest.prepare_lsn + LENGTH if oldest else NO_PREPARE
 
 
 def _sequence_for_all(state: State, out: Any) -> State:
@@ -219,7 +219,7 @@ MUTANTS = (
         BY_NAME["one"],
         group,
         "oldest_uncommitted",
-        lambda _: NO_FLOOR,
+        lambda _: NO_PREPARE,
     ),
     Mutant("read the progress before the fence", replace(BY_NAME["one"], recovery=("read progress", *RECOVERY[:-1]))),
     Mutant(
@@ -270,7 +270,7 @@ MUTANTS = (
         BY_NAME["synchronous"],
         group,
         "oldest_unacknowledged",
-        lambda _: NO_FLOOR,
+        lambda _: NO_PREPARE,
     ),
     Mutant("hold one that Kafka may have", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_kafka_has),
     Mutant("hold one that the ledger has", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_the_ledger_has),

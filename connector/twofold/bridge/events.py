@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from twofold_common.positions import Lsn, PreparedIdentity
 
-NO_FLOOR = Lsn(2**64 - 1)
-"""Beyond every position: holds nothing back."""
+NO_PREPARE = Lsn(2**64 - 1)
+"""In place of a prepare's position: beyond all positions, so nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class PlainRead:
     rows: int
     end_lsn: Lsn
     unfinished: bool = False
-    floor: Lsn = NO_FLOOR
+    oldest_prepare: Lsn = NO_PREPARE
     """The oldest prepare that one of the outcomes resolves."""
     committed: int = 0
     """So many of the outcomes are COMMIT PREPARED."""
@@ -78,7 +78,7 @@ class PrepareRead:
 
 @dataclass(frozen=True, slots=True)
 class Unannounced:
-    """The oldest PREPARE that was read and that no event has announced; NO_FLOOR if there is none.
+    """The oldest PREPARE that was read and that no event has announced; NO_PREPARE without one.
 
     It comes before an event that passes such a PREPARE, and behind the one that ends its wait.
     """

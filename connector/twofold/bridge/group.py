@@ -9,21 +9,30 @@ coordinator waits for under synchronous prepare.
 from __future__ import annotations
 
 from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt, Report
-from twofold.bridge.events import NO_FLOOR
+from twofold.bridge.events import NO_PREPARE
 from twofold.bridge.sorted_map import SortedMap
 from twofold.bridge.state import Group, Phase, State, UnansweredCommit
 from twofold.errors import RunEnded
 from twofold_common.positions import Lsn, PreparedIdentity
 
 
-def join(state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, floor: Lsn = NO_FLOOR) -> State:
-    """Add outcomes that end at `end_lsn` to the group; `floor` is the prepare that one of them
-    resolves.
+def join(
+    state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, oldest_prepare: Lsn = NO_PREPARE
+) -> State:
+    """Add outcomes that end at `end_lsn` to the group.
+
+    `oldest_prepare`: the oldest prepare that one of them resolves.
     """
     group = state.group or Group(
-        since=state.read_lsn, applied_lsn=state.read_lsn, floor=NO_FLOOR, transactions=0, rows=0
+        since=state.read_lsn, applied_lsn=state.read_lsn, oldest_prepare=NO_PREPARE, transactions=0, rows=0
     )
-    joined = Group(group.since, end_lsn, min(group.floor, floor), group.transactions + transactions, group.rows + rows)
+    joined = Group(
+        group.since,
+        end_lsn,
+        min(group.oldest_prepare, oldest_prepare),
+        group.transactions + transactions,
+        group.rows + rows,
+    )
     return state._replace(group=joined, read_lsn=max(state.read_lsn, end_lsn))
 
 
@@ -44,7 +53,7 @@ def close(state: State, out: list[Action]) -> State:
     assert state.group is not None
     group, sequence = state.group, state.sequence + (1 if state.group.rows else 0)
     out.append(CommitMain(sequence, group.applied_lsn, group.transactions, group.rows))
-    commit = UnansweredCommit(group.since, group.applied_lsn, group.floor, None)
+    commit = UnansweredCommit(group.since, group.applied_lsn, group.oldest_prepare, None)
     return state._replace(
         group=None, sequence=sequence, unanswered=(*state.unanswered, commit), closing=False, full=False
     )
@@ -79,7 +88,7 @@ def commit_chunk(state: State, out: list[Action]) -> State:
     applied_lsn = state.unanswered[-1].applied_lsn if state.unanswered else state.applied_lsn
     sequence = state.sequence + 1
     out.append(CommitChunk(sequence, applied_lsn))
-    commit = UnansweredCommit(state.read_lsn, applied_lsn, NO_FLOOR, None)
+    commit = UnansweredCommit(state.read_lsn, applied_lsn, NO_PREPARE, None)
     return state._replace(sequence=sequence, unanswered=(*state.unanswered, commit))
 
 
@@ -93,7 +102,7 @@ def advance_progress(state: State) -> State:
     then forget WAL, or the ledger lacks an entry.
     """
     oldest = state.prepared.oldest
-    reachable = min(state.read_lsn, state.unannounced, oldest.prepare_lsn if oldest else NO_FLOOR)
+    reachable = min(state.read_lsn, state.unannounced, oldest.prepare_lsn if oldest else NO_PREPARE)
     if not state.caught_up or not may_close(state) or (reachable <= state.flush and not state.unnoted):
         return state
     return join(state, state.read_lsn)
@@ -140,8 +149,8 @@ def oldest_uncommitted(state: State) -> Lsn:
 
     A restart needs its rows once more.
     """
-    group = state.group.floor if state.group else NO_FLOOR
-    return min([group, *(commit.floor for commit in state.unanswered)])
+    group = state.group.oldest_prepare if state.group else NO_PREPARE
+    return min([group, *(commit.oldest_prepare for commit in state.unanswered)])
 
 
 def write_position(state: State) -> Lsn:
@@ -168,5 +177,5 @@ def write_position(state: State) -> Lsn:
 def oldest_unacknowledged(state: State) -> Lsn:
     """Return the oldest prepare that Kafka has not accepted, of those beyond what was reported."""
     beyond = state.prepared.since(state.write)
-    first = next((each.prepare_lsn for each in beyond if not each.acknowledged), NO_FLOOR)
+    first = next((each.prepare_lsn for each in beyond if not each.acknowledged), NO_PREPARE)
     return min(first, state.unannounced)

@@ -156,7 +156,9 @@ def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
         return _commit_open(state.without(entry), entry, event, out)
     state = _resolved(state.without(entry), entry.identity, LedgerState.COMMITTED, out)
     out.append(AppendStaged(entry.identity, event.commit_lsn) if entry.rows else Forget(entry.identity))
-    return join(state, event.end_lsn, transactions=1 if entry.rows else 0, rows=entry.rows, floor=entry.prepare_lsn)
+    return join(
+        state, event.end_lsn, transactions=1 if entry.rows else 0, rows=entry.rows, oldest_prepare=entry.prepare_lsn
+    )
 
 
 def _commit_open(state: State, entry: Prepared, event: CommitPreparedRead, out: list[Action]) -> State:
@@ -200,7 +202,7 @@ def rollback(state: State, event: RollbackPreparedRead, out: list[Action]) -> St
     state = _resolved(state, event.identity, LedgerState.ROLLED_BACK, out)
     if entry is None:
         return join(state, event.end_lsn)
-    return join(_discard(state, entry, out), event.end_lsn, floor=entry.prepare_lsn)
+    return join(_discard(state, entry, out), event.end_lsn, oldest_prepare=entry.prepare_lsn)
 
 
 def _resolved(state: State, identity: PreparedIdentity, how: LedgerState, out: list[Action]) -> State:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from twofold.bridge.events import NO_FLOOR, FrontierAsked
+from twofold.bridge.events import NO_PREPARE, FrontierAsked
 from twofold.bridge.sorted_map import SortedMap
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -112,7 +112,7 @@ class Group(NamedTuple):
 
     since: Lsn  # no outcome that ends up to here is in it
     applied_lsn: Lsn  # the end of its last outcome
-    floor: Lsn  # the oldest prepare that is resolved in it
+    oldest_prepare: Lsn  # the oldest prepare that is resolved in it
     transactions: int
     rows: int
 
@@ -124,7 +124,7 @@ class UnansweredCommit(NamedTuple):
 
     since: Lsn
     applied_lsn: Lsn
-    floor: Lsn
+    oldest_prepare: Lsn
     identity: PreparedIdentity | None
 
 
@@ -152,7 +152,7 @@ class State(NamedTuple):
     held: tuple[tuple[PreparedIdentity, int], ...] = ()
     """Slots, from OpenPrepared until the answer that ends it."""
     prepared: TransactionsInDoubt = TransactionsInDoubt()  # without an outcome
-    unannounced: Lsn = NO_FLOOR  # the oldest prepare that was read and is not among these
+    unannounced: Lsn = NO_PREPARE  # the oldest prepare that was read and is not among these
     due: SortedMap[Lsn, PreparedIdentity] = SortedMap()  # staged ones that are to be opened, by prepare
     unnoted: SortedMap[Lsn, PreparedIdentity] = SortedMap()
     """Open or parked transactions that the ledger does not have yet, by prepare."""

@@ -31,8 +31,8 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
 def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901, PLR0911, PLR0912  (one flat dispatch)
     """Say which function decides at which event."""
     match event:
-        case events.PlainRead(transactions, rows, end_lsn, unfinished, floor):
-            joined = group.join(state, end_lsn, transactions=transactions, rows=rows, floor=floor)
+        case events.PlainRead(transactions, rows, end_lsn, unfinished, oldest_prepare):
+            joined = group.join(state, end_lsn, transactions=transactions, rows=rows, oldest_prepare=oldest_prepare)
             return joined._replace(unfinished=unfinished)
         case events.MessageRead(end_lsn):
             return group.join(state, end_lsn, rows=1)

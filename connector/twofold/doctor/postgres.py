@@ -22,7 +22,7 @@ from twofold.source import ddl_messages, identity, publishable, standby
 from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect
 from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.primary import is_standby
-from twofold.source.readiness import FLOORS, NO_ENCODING, POOLER, unreached_settings
+from twofold.source.readiness import MINIMUM_MINORS, NO_ENCODING, POOLER, unreached_settings
 from twofold.source.service import MAY_REPLICATE, Service, ask
 from twofold_common.table_names import quote_identifier
 
@@ -115,14 +115,14 @@ def _standby(source: Source) -> Iterator[Finding]:
 
 def _version(source: Source) -> Iterator[Finding]:
     major, minor = divmod(source.number("server_version_num"), 10_000)
-    floor = FLOORS.get(major, 0)
-    if minor < floor:
+    minimum = MINIMUM_MINORS.get(major, 0)
+    if minor < minimum:
         yield _finding(
             "version",
             Severity.NOTE,
             f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding",
             "the outcome of an empty prepared transaction may come without its PREPARE, or the reverse; Twofold copes, others may not",
-            f"upgrade to {major}.{floor} or later",
+            f"upgrade to {major}.{minimum} or later",
         )
 
 

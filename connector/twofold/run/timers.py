@@ -12,11 +12,12 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
-from twofold.stream.gathered_run import CROWD_FACTOR
+from twofold.stream.gathered_run import MANY_FACTOR
 from twofold_common.positions import PreparedIdentity
 
-YOUNG_S = 0.01
-"""Most outcomes follow their prepare at once.
+OPEN_AFTER_S = 0.01
+"""No prepared transaction is opened before this time is over: most outcomes follow their prepare at
+once.
 
 A Kafka transaction for each would cost more than everything else that is done for it, and show
 nothing sooner.
@@ -27,7 +28,7 @@ class Timers:
     """Deadlines of one run, and nothing else of a transaction. The delay of a kind is constant, so
     each falls due in the order in which it was given.
 
-    `in_doubt`: how many are in doubt, as the bridge has it. More than `pool` are a crowd.
+    `in_doubt`: how many are in doubt, as the bridge has it. More than `pool` wait longer.
     """
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
@@ -36,13 +37,13 @@ class Timers:
         self._pool = pool
         self._idle_s = idle_s
         self._idle_at = now + idle_s
-        self._young: OrderedDict[PreparedIdentity, float] = OrderedDict()
+        self._soonest: OrderedDict[PreparedIdentity, float] = OrderedDict()
         self._staged: OrderedDict[PreparedIdentity, float] = OrderedDict()
         self._opened: OrderedDict[PreparedIdentity, float] = OrderedDict()
 
     def staged(self, identity: PreparedIdentity, now: float, in_doubt: int) -> None:
-        if in_doubt <= self._pool and self._open_within_s > YOUNG_S:
-            self._young[identity] = now + YOUNG_S
+        if in_doubt <= self._pool and self._open_within_s > OPEN_AFTER_S:
+            self._soonest[identity] = now + OPEN_AFTER_S
         self._staged[identity] = now + self._open_within_s
 
     def opened(self, identity: PreparedIdentity, begun: float) -> None:
@@ -51,17 +52,17 @@ class Timers:
 
     def ended(self, identity: PreparedIdentity) -> None:
         """Note that its outcome was read."""
-        for deadlines in (self._young, self._staged, self._opened):
+        for deadlines in (self._soonest, self._staged, self._opened):
             deadlines.pop(identity, None)
 
     def due(self, now: float, *, drained: bool, in_doubt: int) -> list[Event]:
         """Yield the events whose time has come.
 
-        `drained`: nothing waits to be read, so transactions that are no longer young are opened.
+        `drained`: nothing waits to be read, so a transaction is opened after `OPEN_AFTER_S`.
         """
         events: list[Event] = []
         if drained:
-            events += map(OpenDue, self._past(self._young, now))
+            events += map(OpenDue, self._past(self._soonest, now))
         events += map(OpenDue, self._past(self._staged, now - self._patience_s(in_doubt)))
         held = f"open for {self._hold_s:g} s (prepared.hold)"
         events += (ParkDue(identity, held) for identity in self._past(self._opened, now))
@@ -72,13 +73,13 @@ class Timers:
 
     def wait_s(self, now: float, in_doubt: int) -> float:
         """Return the time until the next deadline."""
-        kinds = ((self._young, 0.0), (self._staged, self._patience_s(in_doubt)), (self._opened, 0.0))
+        kinds = ((self._soonest, 0.0), (self._staged, self._patience_s(in_doubt)), (self._opened, 0.0))
         firsts = (next(iter(deadlines.values())) + more_s for deadlines, more_s in kinds if deadlines)
         return max(0.0, min([self._idle_at, *firsts]) - now)
 
     def _patience_s(self, in_doubt: int) -> float:
         """How much longer than `open_within_s` those that are staged may wait."""
-        return self._open_within_s * (CROWD_FACTOR - 1) if in_doubt > self._pool else 0.0
+        return self._open_within_s * (MANY_FACTOR - 1) if in_doubt > self._pool else 0.0
 
     @staticmethod
     def _past(deadlines: OrderedDict[PreparedIdentity, float], now: float) -> Iterator[PreparedIdentity]:

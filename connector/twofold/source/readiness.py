@@ -18,7 +18,7 @@ from twofold.source.service import MAY_REPLICATE, Service, ask
 from twofold.source.standby import SourceUse, Stops
 from twofold_common.table_names import quote_identifier
 
-FLOORS = {15: 19, 16: 15, 17: 11, 18: 6}
+MINIMUM_MINORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
 
 NO_ENCODING = "PostgreSQL does not know what the bytes of its text mean, and cannot send them as UTF-8"
@@ -164,11 +164,11 @@ def unreached_settings(connection: PlainConnection) -> tuple[str, ...]:
 def known_bugs(version: int) -> tuple[ReadinessFinding, ...]:
     """Return the known bugs of this minor version, given as server_version_num."""
     major, minor = divmod(version, 10000)
-    floor = FLOORS.get(major, 0)
-    if minor >= floor:
+    minimum = MINIMUM_MINORS.get(major, 0)
+    if minor >= minimum:
         return ()
     problem = f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding (outcomes without their prepare, or the reverse)"
-    return (ReadinessFinding(problem, f"upgrade to {major}.{floor} or later", must=False),)
+    return (ReadinessFinding(problem, f"upgrade to {major}.{minimum} or later", must=False),)
 
 
 def _publications(connection: PlainConnection, wanted: Sequence[str]) -> list[ReadinessFinding]:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from twofold.bridge.events import NO_FLOOR, PlainRead, PlainUnfinished, Unannounced
+from twofold.bridge.events import NO_PREPARE, PlainRead, PlainUnfinished, Unannounced
 from twofold.descriptions.told_table import ToldTable
 from twofold.kafka.batch import RowBatch
 from twofold.source import messages as m
@@ -36,7 +36,7 @@ from twofold_avro.records import PreparedOutcome
 from twofold_avro.transcode import TransactionHeader
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
-CROWD_FACTOR = 10
+MANY_FACTOR = 10
 """Of more than the pool has producers each waits so many times `prepared.open_within`.
 
 To open and commit a few of them, one after the other, would let all others wait for Kafka.
@@ -90,14 +90,14 @@ class GatheredRun:
         self.batch = RowBatch()
         self._held: OrderedDict[PreparedIdentity, _Held] = OrderedDict()
         self._held_bytes = 0
-        self._told = NO_FLOOR
+        self._told = NO_PREPARE
         self._latest = NO_LSN
         self._begin()
 
     def _begin(self) -> None:
         self._transactions = self._rows = self._rolled_back = self._at_us = 0
         self._end = NO_LSN
-        self._floor = NO_FLOOR
+        self._oldest_resolved = NO_PREPARE
         self._committed = 0
         self._outcomes: list[PreparedOutcome] = []
         self._told_tables: dict[int, ToldTable] = {}
@@ -161,7 +161,7 @@ class GatheredRun:
         names both. With two, the group could close between them with half a transaction in it.
         """
         if self.has_outcomes:
-            resolved = self._floor, self._committed, self._rolled_back
+            resolved = self._oldest_resolved, self._committed, self._rolled_back
             read = PlainRead(self._transactions, self._rows, self._end, unfinished, *resolved)
             collected = CollectedEvent(
                 read, self.batch, at_us=self._at_us, outcomes=tuple(self._outcomes), told=self._told_tables
@@ -189,7 +189,7 @@ class GatheredRun:
 
     def _wait_ms(self, drained_with: int | None) -> float:
         if len(self._held) + (drained_with or 0) > self._pool:
-            return self._hold_ms * CROWD_FACTOR
+            return self._hold_ms * MANY_FACTOR
         return self._hold_ms if drained_with is None else -math.inf
 
     def wait_s(self, now_ms: float, drained_with: int) -> float:
@@ -204,7 +204,7 @@ class GatheredRun:
         has changed in this direction.
         """
         first = next(iter(self._held.values()), None)
-        oldest = NO_FLOOR if first is None else first.prepare.prepare_lsn
+        oldest = NO_PREPARE if first is None else first.prepare.prepare_lsn
         if (oldest < self._told) if lower else (oldest > self._told):
             self._told = oldest
             return [CollectedEvent(Unannounced(oldest))]
@@ -221,5 +221,5 @@ class GatheredRun:
         return held.prepare, held.transaction
 
     def _resolve(self, prepare: m.Prepare, end_lsn: Lsn) -> None:
-        self._floor = min(self._floor, prepare.prepare_lsn)
+        self._oldest_resolved = min(self._oldest_resolved, prepare.prepare_lsn)
         self._end = end_lsn

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 LISTED_MAX = 200
 BRANCHES_ASKED_S = 5.0
-"""A younger one gets its outcome without a person."""
+"""One that was prepared later usually gets its outcome without a person."""
 ASKED_AGAIN_S, NEWER_ASKED_S = 15.0, 5.0
 RESTS, RESTS_UNSEEN = 4, 20
 """After a question, this many times its duration passes before the next one; the second while no

@@ -103,12 +103,12 @@ def test_many_side_by_side_half_taken_back(
     with fresh_database(server_of(version), f"db_{fresh_prefix()}") as conninfo:
         here = connector(conninfo=conninfo, spool={"memory": 20_000})
         force(here)
-        crowd = SideBySide(here, count=60, seed=int(version))
+        transactions = SideBySide(here, count=60, seed=int(version))
         with here.carrying():
             for _ in range(2):
-                crowd.begin()
-                crowd.work(1200)
-                crowd.end()
+                transactions.begin()
+                transactions.work(1200)
+                transactions.end()
             here.check()
         wait_until(lambda: streamed(here) > 30, 10, "they were streamed")
 
@@ -118,8 +118,8 @@ def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
     here = connector(spool={"memory": 20_000})
     force(here)
     here.prepare("in doubt all the while", "INSERT INTO account SELECT i, 1, 'p' FROM generate_series(90001, 90300) i")
-    crowd = SideBySide(here, count=10, seed=7)
-    crowd.begin()
+    transactions = SideBySide(here, count=10, seed=7)
+    transactions.begin()
     for place in (
         "after_read:20",
         "after_decode:20",
@@ -130,16 +130,16 @@ def test_killed_while_transactions_are_in_progress(connector: Maker) -> None:
     ):
         dying = here.start(place)
         for _ in range(200):
-            crowd.work(50)
-            crowd.end()
-            crowd.begin()
+            transactions.work(50)
+            transactions.end()
+            transactions.begin()
             # One round at a time: the backlog must not outgrow what the server streams in such
             # small parts.
             with suppress(subprocess.TimeoutExpired):
                 dying.ended(0.2)
                 break
         assert dying.ended() == -9
-    crowd.end()
+    transactions.end()
     here.start()
     here.sql("COMMIT PREPARED 'in doubt all the while'")
     here.check()

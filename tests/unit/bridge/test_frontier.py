@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twofold.bridge import State, actions, events, initial, step
-from twofold.bridge.events import NO_FLOOR
+from twofold.bridge.events import NO_PREPARE
 from twofold_common.positions import Lsn, PreparedIdentity
 
 START = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=7, pool=2)
@@ -74,5 +74,5 @@ def test_it_waits_until_what_was_read_is_announced() -> None:
     assert given == [actions.CommitMain(8, Lsn(130), 1, 1)]
     state, given = run(state, events.MainCommitted(Lsn(130)))
     assert given == []
-    _, given = run(state, events.PrepareRead(TWO, Lsn(110), Lsn(120), rows=1), events.Unannounced(NO_FLOOR))
+    _, given = run(state, events.PrepareRead(TWO, Lsn(110), Lsn(120), rows=1), events.Unannounced(NO_PREPARE))
     assert given[0] == actions.WriteFrontier(8, Lsn(130), SEEN, frozenset({TWO}))

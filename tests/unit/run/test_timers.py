@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.bridge.events import IdleDue, OpenDue, ParkDue
-from twofold.run.timers import YOUNG_S, Timers
+from twofold.run.timers import OPEN_AFTER_S, Timers
 from twofold_common.positions import PreparedIdentity
 
 A, B, C = PreparedIdentity(1, "a"), PreparedIdentity(2, "b"), PreparedIdentity(3, "c")
@@ -18,10 +18,10 @@ def timers() -> Timers:
     return Timers(open_within_s=0.2, hold_s=30, idle_s=1000, pool=2, now=100)
 
 
-def test_one_is_opened_when_it_is_young_no_more_and_nothing_waits_to_be_read(timers: Timers) -> None:
+def test_one_is_opened_after_a_short_time_when_nothing_waits_to_be_read(timers: Timers) -> None:
     timers.staged(A, 100, IN_POOL)
     timers.staged(B, 100.005, IN_POOL)
-    assert timers.wait_s(100, IN_POOL) == pytest.approx(YOUNG_S)
+    assert timers.wait_s(100, IN_POOL) == pytest.approx(OPEN_AFTER_S)
     assert timers.due(100.009, drained=True, in_doubt=IN_POOL) == []
     assert timers.due(100.011, drained=True, in_doubt=IN_POOL) == [OpenDue(A)]
     assert timers.due(100.02, drained=True, in_doubt=IN_POOL) == [OpenDue(B)]
@@ -50,7 +50,7 @@ def test_those_that_are_more_than_the_pool_has_producers_wait_ten_times_as_long(
     assert OpenDue(C) in timers.due(102, drained=True, in_doubt=MORE)
 
 
-def test_one_is_opened_after_open_within_as_soon_as_it_is_in_no_crowd_any_more(timers: Timers) -> None:
+def test_one_is_opened_after_open_within_as_soon_as_the_pool_has_producers_for_all(timers: Timers) -> None:
     for in_doubt, each in enumerate((A, B, C), 1):
         timers.staged(each, 100, in_doubt)
     assert OpenDue(C) not in timers.due(100.3, drained=False, in_doubt=MORE)

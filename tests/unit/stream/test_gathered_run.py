@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from twofold.bridge import Event, Policy, State, actions, events, initial, step
-from twofold.bridge.events import NO_FLOOR
+from twofold.bridge.events import NO_PREPARE
 from twofold.kafka.batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
@@ -154,9 +154,9 @@ class World:
 
     def take(self, collected: CollectedEvent) -> None:
         match collected.event:
-            case events.PlainRead(committed=committed, rolled_back=rolled_back, floor=floor):
+            case events.PlainRead(committed=committed, rolled_back=rolled_back, oldest_prepare=oldest_prepare):
                 self.held_ever += committed + rolled_back
-                assert (committed + rolled_back > 0) == (floor != NO_FLOOR)
+                assert (committed + rolled_back > 0) == (oldest_prepare != NO_PREPARE)
                 assert sum(1 for _ in collected.outcomes) <= committed
             case _:
                 pass
@@ -259,10 +259,10 @@ def test_neighbours_are_one_event_and_the_position_waits_for_what_is_held(spool:
     read = [Record("P", 1, 2, 20), Record("P", 2, 1, 30), Record("T", 3, 1, 40), Record("K", 1, 2, 50)]
     assert collect(spool, read) == [
         events.Unannounced(Lsn(20 + 10)),
-        events.PlainRead(2, 3, Lsn(60), floor=Lsn(20), committed=1),
+        events.PlainRead(2, 3, Lsn(60), oldest_prepare=Lsn(20), committed=1),
     ]
     assert collect(spool, [Record("P", 1, 2, 20), Record("R", 1, 2, 30)]) == [
-        events.PlainRead(0, 0, Lsn(40), floor=Lsn(20), rolled_back=1)
+        events.PlainRead(0, 0, Lsn(40), oldest_prepare=Lsn(20), rolled_back=1)
     ]
 
 
@@ -271,8 +271,8 @@ def test_an_outcome_that_is_announced_by_itself_first_tells_of_what_is_held(spoo
     assert collect(spool, read) == [
         events.Unannounced(Lsn(20)),
         events.CommitPreparedRead(PreparedIdentity(3, "gid-3"), Lsn(30), Lsn(40)),
-        events.PlainRead(1, 1, Lsn(50), floor=Lsn(20), committed=1),
-        events.Unannounced(NO_FLOOR),
+        events.PlainRead(1, 1, Lsn(50), oldest_prepare=Lsn(20), committed=1),
+        events.Unannounced(NO_PREPARE),
     ]
 
 
@@ -337,7 +337,7 @@ def test_one_that_could_not_be_opened_is_held_while_nothing_is_read(
         assert collect_from(collector, [Record("K", 1, 1, 30)])[0].committed == 1
 
 
-def test_of_a_crowd_each_is_announced_at_its_time_while_nothing_is_read(spool: Spool) -> None:
+def test_of_more_than_the_pool_each_is_announced_at_its_time_while_nothing_is_read(spool: Spool) -> None:
     collector = make_collector(spool)
     collect_from(collector, [Record("P", 1, 1, 20)])
     collect_from(collector, [Record("P", 2, 1, 30)], ts_ms=50)
@@ -375,8 +375,8 @@ def test_the_bridge_holds_both_positions_for_what_is_held_and_for_what_a_run_res
         state, _ = step(state, event)
     state, _ = step(state, events.MainCommitted(Lsn(30)))
     assert (state.applied_lsn, state.flush, state.write) == (30, 22, 22)
-    state, _ = step(state, events.PlainRead(1, 1, Lsn(60), floor=Lsn(22), committed=1))
-    state, _ = step(state, events.Unannounced(NO_FLOOR))
+    state, _ = step(state, events.PlainRead(1, 1, Lsn(60), oldest_prepare=Lsn(22), committed=1))
+    state, _ = step(state, events.Unannounced(NO_PREPARE))
     assert (state.flush, state.write) == (22, 30)
     for event in (events.Drained(), events.MainCommitted(Lsn(60))):
         state, _ = step(state, event)

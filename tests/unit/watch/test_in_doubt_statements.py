@@ -113,7 +113,7 @@ def test_statements_are_taken_back_when_the_siblings_cannot_be_read_any_more() -
 
 
 @pytest.mark.parametrize("age_s", [0, 3])
-def test_a_young_one_is_not_asked_about(age_s: float) -> None:
+def test_one_that_was_just_prepared_is_not_asked_about(age_s: float) -> None:
     asked = Asked()  # a question would find no answer, and end its thread with an error
     listed(XA, asked.view, now=1000.0 + age_s)
     asked.wait()

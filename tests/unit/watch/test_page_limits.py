@@ -36,15 +36,17 @@ def healthy(server: StatusServer) -> bool:
         return bool(answer.status == 200)
 
 
-def test_a_crowd_of_slow_connections_keeps_no_probe_away(served: StatusServer) -> None:
+def test_many_slow_connections_keep_no_probe_away(served: StatusServer) -> None:
     before = len([*Path("/proc/self/fd").iterdir()])
     with ExitStack() as opened:
-        crowd = [opened.enter_context(socket.create_connection(("127.0.0.1", served.port), 5)) for _ in range(200)]
-        for each in crowd:
+        connections = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", served.port), 5)) for _ in range(200)
+        ]
+        for each in connections:
             each.sendall(HALF)
         assert healthy(served)
         assert healthy(served)
-        most = before + len(crowd) + page.CONNECTIONS_MAX + 3
+        most = before + len(connections) + page.CONNECTIONS_MAX + 3
         wait_until(lambda: len([*Path("/proc/self/fd").iterdir()]) <= most, within_s=5)
 
 
