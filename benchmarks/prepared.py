@@ -99,7 +99,7 @@ class Session:
         self.positions = write, flush
 
 
-class Gate:
+class LoadMerger:
     """Kafka, which takes everything at once."""
 
     rows = 0
@@ -129,13 +129,13 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
     """Return the CPU microseconds of the reading thread for each transaction."""
     stop, known = threading.Event(), table()
     stream = list(messages(transactions, in_doubt))
-    session, worker, gate = Session(stream, stop), Worker(), Gate()
+    session, worker, merger = Session(stream, stop), Worker(), LoadMerger()
     tables: Any = SimpleNamespace(
         of_relation=lambda _oid, **_: known,
         settle=lambda _: None,
         owner=SimpleNamespace(claim=lambda: None),
         pins=SimpleNamespace(all={}, take_unwritten=dict),
-        lives=SimpleNamespace(take_for_gate=tuple),
+        lives=SimpleNamespace(take_for_merger=tuple),
         told=ToldTables("p"),
         keep_told=lambda _: None,
     )
@@ -146,7 +146,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
     executor = ActionExecutor(
         worker=worker,
         publisher=cast("Any", publisher),
-        gate=cast("Any", gate),
+        merger=cast("Any", merger),
         tables=tables,
         origin=origin,
         reported=ReportedPositions(state.write, state.flush),
@@ -182,7 +182,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
     worker.close(1)
     spool.close()
     assert not run.state.prepared, "each has its outcome"
-    assert gate.rows == ROWS * (transactions - transactions // 10), "those of an opened one are counted at its commit"
+    assert merger.rows == ROWS * (transactions - transactions // 10), "those of an opened one are counted at its commit"
     return session.cpu_s / transactions * 1e6
 
 

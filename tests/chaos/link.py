@@ -15,7 +15,7 @@ data would.
 """
 
 
-class Gate(Protocol):
+class Passage(Protocol):
     """The front, as its connections know it."""
 
     async def wait_to_pass(self) -> None: ...
@@ -32,7 +32,7 @@ class Side:
 class Link:
     """One connection through a front."""
 
-    def __init__(self, front: Gate, client: Side, server: Side) -> None:
+    def __init__(self, front: Passage, client: Side, server: Side) -> None:
         self.front = front
         self.client = client
         self.server = server

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import struct
 
-from chaos.link import FORGOTTEN_S, Gate, Link, Side, reset
+from chaos.link import FORGOTTEN_S, Link, Passage, Side, reset
 from late.frames import Request, correlation_of, read_errors, read_request
 from late.rules import Cut, Rule
 from late.withheld import Held, Withheld
@@ -17,7 +17,7 @@ from late.withheld import Held, Withheld
 class KafkaLink(Link):
     """One connection through a front that has a broker behind it."""
 
-    def __init__(self, front: Gate, client: Side, server: Side, withheld: Withheld) -> None:
+    def __init__(self, front: Passage, client: Side, server: Side, withheld: Withheld) -> None:
         super().__init__(front, client, server)
         self._withheld = withheld
         self._pending: dict[int, Request] = {}

@@ -50,7 +50,7 @@ class Held:
 class _State:
     producer: Producer = field(default_factory=Producer)
     held: Held | None = None
-    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    passing: asyncio.Event = field(default_factory=asyncio.Event)
     """Closed while its late request is on its way to the broker."""
 
 
@@ -91,11 +91,11 @@ class Withheld:
     async def requested(self, request: Request) -> Rule | None:
         """Of a client's request, before it is passed on: the rule that withholds it."""
         state = self._states[request.transactional_id]
-        await state.gate.wait()
+        await state.passing.wait()
         held = state.held
         if held is not None and self._is_later(held, state) and due_at_request(held.rule, request):
             await self._deliver(held, f"before its {request.kind}")
-            await state.gate.wait()
+            await state.passing.wait()
         rule = self._choose(request, state)
         if rule is None:
             self.note("request", request)
@@ -186,7 +186,7 @@ class Withheld:
         for timer in held.timers:
             timer.cancel()
         state, counter = self._states[held.request.transactional_id], self._counts[held.rule.name]
-        state.gate.clear()
+        state.passing.clear()
         inside = state.producer.open and self._is_later(held, state)
         self.note("LATE", held.request, why=why, inside=inside, epoch_now=state.producer.epoch)
         counter["given_up"] += why == GIVEN_UP
@@ -197,7 +197,7 @@ class Withheld:
             return
         finally:
             state.held = None
-            state.gate.set()
+            state.passing.set()
             held.over.set()
         if errors is None:
             counter["gone"] += 1
@@ -211,5 +211,5 @@ class Withheld:
 
 def _opened() -> _State:
     state = _State()
-    state.gate.set()
+    state.passing.set()
     return state

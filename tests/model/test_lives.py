@@ -21,7 +21,7 @@ from twofold.lives import load_life, topic_life
 @functools.cache
 def explored(name: str) -> tuple[Found, frozenset[type]]:
     model = LivesModel(next(each for each in SHORT if each.name == name))
-    return explore(model), frozenset(model.gate.met)
+    return explore(model), frozenset(model.merger.met)
 
 
 LONGER = {"a reload, paused and resumed", "no key, cancelled"}

@@ -1,6 +1,6 @@
 """What is published of a table in backfill, in the order of its topic: the worker's half of a life.
 
-Pure. The gate keeps the rows themselves (`chunk_rule.ChangeMemory`, and what is held of a table
+Pure. The merger keeps the rows themselves (`chunk_rule.ChangeMemory`, and what is held of a table
 without a key) and carries the actions out. It tells of them when something changes, never at the
 rate of rows. The state is what the table's pin says, so a restart continues here.
 """

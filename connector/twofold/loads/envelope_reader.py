@@ -1,4 +1,4 @@
-"""Reads of an encoded row what the gate must know: its transaction, its op, and whether a value was
+"""Reads of an encoded row what the merger needs: its transaction, its op, and whether a value was
 left out. Nothing else is decoded.
 """
 
@@ -17,7 +17,7 @@ from twofold_avro.records import without_logical_types
 
 
 class Envelopes(Protocol):
-    """Reads the fields of rows that the gate needs."""
+    """Reads the fields of rows that the merger needs."""
 
     def read(self, value: bytes) -> tuple[int, str, bool]:
         """Return the row's transaction, its op, and whether an unchanged value was left out."""

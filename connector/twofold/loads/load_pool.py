@@ -46,7 +46,7 @@ class LoadPool:
         self._owner = ThreadOwner("the pool of loads")
 
     def begin(self, load: Load) -> None:
-        """Begin a load. The gate must remember the table's keys from before this call on."""
+        """Begin a load. `LoadMerger` must remember the table's keys from before this call on."""
         assert self._owner.check_first()
         self._loads[load.topic] = load
         self._queue.put(load)

@@ -1,4 +1,4 @@
-"""What the gate keeps of a table in backfill at the rate of rows: changed keys, and held rows.
+"""What the merger keeps of a table in backfill at the rate of rows: changed keys, and held rows.
 
 Mutable and fast, and the worker's alone. It is lost with every run; a barrier makes up for the
 memory, and the table's next snapshot has the held rows.

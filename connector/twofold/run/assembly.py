@@ -20,7 +20,7 @@ from twofold.kafka.publisher import Publisher
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.schema_registry import Registry
 from twofold.loads.envelope_reader import EnvelopeReader
-from twofold.loads.gate import Gate
+from twofold.loads.load_merger import LoadMerger
 from twofold.loads.load_pool import LoadPool
 from twofold.loads.loader import Load
 from twofold.loads.reader import Reader
@@ -148,7 +148,7 @@ def _executor(config: Config, recovered: Recovered, state: State, spool: Spool, 
     return ActionExecutor(
         worker=worker,
         publisher=publisher,
-        gate=Gate(publisher, pins=tables.pins.all, envelopes=envelopes, spool=spool),
+        merger=LoadMerger(publisher, pins=tables.pins.all, envelopes=envelopes, spool=spool),
         tables=tables,
         origin=origin,
         reported=ReportedPositions(state.write, state.flush),

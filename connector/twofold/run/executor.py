@@ -22,7 +22,7 @@ from twofold.kafka.publisher import Publisher
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
 from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
-from twofold.loads.gate import Gate, LoadRecords, Published
+from twofold.loads.load_merger import LoadMerger, LoadRecords, Published
 from twofold.run.worker import Pending, Worker
 from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome, outcome_bytes
 from twofold.stream.streamed import CHUNK_BYTES
@@ -55,7 +55,7 @@ class ActionExecutor:
         *,
         worker: Worker,
         publisher: Publisher,
-        gate: Gate,
+        merger: LoadMerger,
         tables: Tables,
         origin: ConnectorOrigin,
         reported: ReportedPositions,
@@ -65,7 +65,7 @@ class ActionExecutor:
     ) -> None:
         self._worker = worker
         self._publisher = publisher
-        self._gate = gate
+        self._merger = merger
         self._tables = tables
         self._origin = origin
         self._tend = tend
@@ -99,7 +99,7 @@ class ActionExecutor:
         """Produce rows for the group."""
         self.group_records += batch.records
         self.group_bytes += batch.bytes
-        self._submit(lambda: self._gate.produce(batch))
+        self._submit(lambda: self._merger.produce(batch))
 
     def settle(self, identity: PreparedIdentity) -> None:
         """Register what a prepared transaction's tables lack, now that it is committed.
@@ -126,8 +126,8 @@ class ActionExecutor:
                 yield self._carried_out.get_nowait()
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        """Let the gate forget what this snapshot sees of a table in backfill."""
-        self._submit(lambda: self._gate.forget(topic, snapshot))
+        """Let the `LoadMerger` forget what this snapshot sees of a table in backfill."""
+        self._submit(lambda: self._merger.forget(topic, snapshot))
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         """Return the prepared transactions without an outcome that touch the table."""
@@ -188,11 +188,11 @@ class ActionExecutor:
                     for batch in rows.batches():
                         gathered.add(batch)
                         if gathered.bytes > CHUNK_BYTES:
-                            self._gate.produce(gathered)
+                            self._merger.produce(gathered)
                             gathered = RowBatch()
                 rows.drop()
             if gathered.topics:
-                self._gate.produce(gathered)
+                self._merger.produce(gathered)
 
         self._queue(work)
 
@@ -257,11 +257,11 @@ class ActionExecutor:
         self._queue(work, answer)
 
     def _queue(self, work: Callable[[], object], answer: Event | Pending | None = None) -> None:
-        to_watch = self._tables.lives.take_for_gate()
+        to_watch = self._tables.lives.take_for_merger()
 
         def job() -> Event | Pending | None:
             for topic, watch in to_watch:
-                self._gate.watch(topic, watch)
+                self._merger.watch(topic, watch)
             work()
             return answer
 
@@ -292,7 +292,7 @@ class ActionExecutor:
         self.group_records = self.group_bytes = self.group_outcome_bytes = self._committed_at_us = 0
         self._submit(
             lambda: self._report_published(
-                self._gate.commit(
+                self._merger.commit(
                     commit if action.rows else None, progress, ledger=ledger, pins=pins, frontier=frontier
                 )
             ),
@@ -310,11 +310,11 @@ class ActionExecutor:
         """Publish what is due of a load: on the worker's thread."""
         match due:
             case Chunk():
-                return self._gate.publish_chunk(due, records)
+                return self._merger.publish_chunk(due, records)
             case ReloadTruncate():
-                return self._gate.publish_truncate(due, records)
+                return self._merger.publish_truncate(due, records)
             case DueCommand(topic, order):
-                published, done = self._gate.carry_out(topic, order, records)
+                published, done = self._merger.carry_out(topic, order, records)
                 self._carried_out.put((topic, done))
                 return published
 
@@ -332,7 +332,7 @@ class ActionExecutor:
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
         self._submit(
             lambda: self._report_published(
-                self._gate.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)
+                self._merger.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)
             ),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )

@@ -54,7 +54,7 @@ class LoadExecutor(Protocol):
         ...
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        """Let the gate forget what this snapshot sees of a table in backfill."""
+        """Let the `LoadMerger` forget what this snapshot sees of a table in backfill."""
         ...
 
     def carried_out(self) -> Iterable[tuple[str, CarriedOut]]:

@@ -35,8 +35,8 @@ class StaleTopic:
 class Pins:
     """The pins by topic. The thread that reads owns them.
 
-    `Pins` does not know whether a table is in backfill: `lives` does, and the gate completes a pin
-    with it when the pin is written.
+    `Pins` does not know whether a table is in backfill: `lives` does, and `LoadMerger` completes a
+    pin with it when the pin is written.
     """
 
     def __init__(

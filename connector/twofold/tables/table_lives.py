@@ -1,6 +1,6 @@
 """The reader's halves of all tables' lives in one run, by topic.
 
-`lives.load_life` decides; the caller of `apply` carries the actions out. Actions for the gate are
+`lives.load_life` decides; the caller of `apply` carries the actions out. Actions for the merger are
 kept for the worker's next job.
 """
 
@@ -26,7 +26,7 @@ class TableLives:
         """The topics whose lives need a turn."""
         self._commanded: dict[str, None] = {}
         """The topics whose commands wait for their place in the stream."""
-        self._for_gate: list[tuple[str, WatchTopic]] = []
+        self._for_merger: list[tuple[str, WatchTopic]] = []
         for topic, pin in pins.items():
             if pin.backfill != "ready":
                 self.apply(topic, PinRead(pin.backfill, LoadProgress.from_bytes(pin.bound)))
@@ -35,7 +35,7 @@ class TableLives:
         return self._lives.get(topic, _NO_LOAD)
 
     def apply(self, topic: str, event: LoadEvent) -> tuple[LoadAction, ...]:
-        """Apply the event; return the actions, except those for the gate."""
+        """Apply the event; return the actions, except those for the merger."""
         life, actions = step_load(self[topic], event)
         if life == _NO_LOAD:
             self._lives.pop(topic, None)
@@ -46,7 +46,7 @@ class TableLives:
                 topics[topic] = None
             else:
                 topics.pop(topic, None)
-        self._for_gate += [(topic, action) for action in actions if isinstance(action, WatchTopic)]
+        self._for_merger += [(topic, action) for action in actions if isinstance(action, WatchTopic)]
         return tuple(action for action in actions if not isinstance(action, WatchTopic))
 
     def is_in_backfill(self, topic: str) -> bool:
@@ -68,9 +68,9 @@ class TableLives:
         """Yield the topics whose loads are paused, each with its progress."""
         return ((topic, life.progress) for topic, life in self._lives.items() if life.is_paused)
 
-    def take_for_gate(self) -> Iterable[tuple[str, WatchTopic]]:
-        """Return the actions for the gate, which come before its next row."""
-        if not self._for_gate:
+    def take_for_merger(self) -> Iterable[tuple[str, WatchTopic]]:
+        """Return the actions for the merger, which come before its next row."""
+        if not self._for_merger:
             return ()
-        taken, self._for_gate = self._for_gate, []
+        taken, self._for_merger = self._for_merger, []
         return tuple(taken)

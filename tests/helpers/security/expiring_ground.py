@@ -18,7 +18,7 @@ import psycopg
 from chaos.proxy import Proxy
 from helpers.security import ask_secret
 from helpers.security.certificates import Authority
-from helpers.security.gates import guarded
+from helpers.security.guards import guarded
 from helpers.security.kafka_logins import watched
 from helpers.security.radius import radius
 from helpers.security.token_server import TokenServer
@@ -93,14 +93,14 @@ def expiring_ground(folder: Path, registry_url: str) -> Iterator[ExpiringGround]
         ending.callback(kafka.stop)
         kafka.start()
         witness = ending.enter_context(watched(sasl, lambda token, may: tokens.note("kafka", token, accepted=may)))
-        gate = ending.enter_context(
+        guard = ending.enter_context(
             guarded(
                 registry_url,
                 lambda header: tokens.judge("registry", header.removeprefix("Bearer ")),
                 authority,
             )
         )
-        behind = {"postgres": postgres.port, "kafka": witness, "registry": int(gate.rpartition(":")[2])}
+        behind = {"postgres": postgres.port, "kafka": witness, "registry": int(guard.rpartition(":")[2])}
         proxy = Proxy({fronts[name]: port for name, port in behind.items()})
         ending.callback(proxy.close)
         for front in fronts.values():

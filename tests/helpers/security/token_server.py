@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from helpers.security.gates import answer_json, served
+from helpers.security.guards import answer_json, served
 
 LIFE_S = 5.0
 

@@ -15,7 +15,7 @@ import pytest
 from fixtures.connector import Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Reader, Seen
-from helpers.security.gates import Door
+from helpers.security.guards import Door
 from twofold.config import load
 from twofold.errors import Unreachable
 from twofold.inspect.status_report import backfills, read_progress
@@ -101,7 +101,7 @@ class CountingDoor(Door):
 
 
 def test_rows_of_a_table_in_backfill_ask_for_no_schema(connector: Maker, registry: Any) -> None:
-    """The gate reads them on the row path: what this process has registered is known to it."""
+    """The worker reads them on the row path: what this process has registered is known to it."""
     door = CountingDoor(registry.url)
     here = connector(registry_server=door, init=False)
     here.at_end(door.shut)

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from fixtures.connector import START_S, Installation, Running, wait_until
 from fixtures.secured import SECRETS, Secured
-from helpers.security.gates import basic, guarded
+from helpers.security.guards import basic, guarded
 from twofold.config import load as load_configuration
 from twofold.doctor import Severity, examine
 from twofold.kafka.kafka_secrets import KafkaSecrets

@@ -1,4 +1,4 @@
-"""The registry client against the real registry, and through a gate in front of it that asks for
+"""The registry client against the real registry, and through a server in front of it that asks for
 credentials and speaks TLS.
 """
 
@@ -14,7 +14,7 @@ import pytest
 
 from helpers.avro.schema_readers import Subject
 from helpers.security.certificates import Authority
-from helpers.security.gates import basic, guarded
+from helpers.security.guards import basic, guarded
 from twofold.errors import Refused, SetupError, Unreachable, UsageError
 from twofold.kafka.names import Names
 from twofold.kafka.schema_registry import Registry, RegistrySettings, key_subject, register_fixed, value_subject

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from fixtures.spark import Lake
-from helpers.security.gates import Door
+from helpers.security.guards import Door
 from helpers.spark.writer import Open, table
 from twofold_spark.errors import SetupError, TableRefused
 

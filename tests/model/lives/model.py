@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from model.lives.gate import Commit, Gate, Produce, ToWatch
+from model.lives.merger import Commit, Merger, Produce, ToWatch
 from model.lives.source import FIRST_XID, LENGTH, Item, Scenario, Script
 from model.lives.world import (
     MAIN,
@@ -41,7 +41,7 @@ class LivesModel:
         self.scenario = scenario
         self.script = Script(scenario)
         self.tables = self.script.tables
-        self.gate = Gate(self.script, scenario.keyless)
+        self.merger = Merger(self.script, scenario.keyless)
         self._parts: tuple[Numbers[Hashable], ...] = tuple(Numbers() for _ in range(4))
 
     def pack(self, world: World) -> Hashable:
@@ -120,7 +120,7 @@ class LivesModel:
         self, connector: Connector, table: int, event: load_life.LoadEvent
     ) -> tuple[Connector, tuple[load_life.LoadAction, ...]]:
         life, given = load_life.step_load(connector.lives[table], event)
-        self.gate.met |= {type(event), *map(type, given)}
+        self.merger.met |= {type(event), *map(type, given)}
         return connector._replace(lives=put(connector.lives, table, life)), given
 
     def _apply(self, world: World, table: int, event: load_life.LoadEvent) -> World:
@@ -141,7 +141,7 @@ class LivesModel:
                     pass
                 case _:
                     raise AssertionError(action)
-        return self.gate.rows_on_their_way(world._replace(connector=connector))
+        return self.merger.rows_on_their_way(world._replace(connector=connector))
 
     def _turn(self, world: World, connector: Connector, table: int) -> Iterator[World]:
         life, load = connector.lives[table], connector.loads[table]
@@ -169,12 +169,12 @@ class LivesModel:
         connector = world.connector
         assert connector is not None
         pinned = connector._replace(pinned=connector.pinned | {table}, unwritten=connector.unwritten | {table})
-        return self._apply(world._replace(connector=pinned), table, load_life.TopicPinned(self.gate.keyless[table]))
+        return self._apply(world._replace(connector=pinned), table, load_life.TopicPinned(self.merger.keyless[table]))
 
     def park_reason(self, connector: Connector, number: int) -> str | None:
         """The rule of `TableVersion.park_reason`."""
         tables = {self.tables.index(change.table) for change in self.script.sent(number)}
-        if any(connector.lives[table].in_backfill or self.gate.keyless[table] for table in tables):
+        if any(connector.lives[table].in_backfill or self.merger.keyless[table] for table in tables):
             return "backfill"
         return None
 
@@ -213,7 +213,7 @@ class LivesModel:
     def _chunk(self, world: World, progress: LoadProgress, table: int, end: Lsn) -> Chunk:
         rows = tuple((key, *row) for t, key, row in world.source.rows if t == self.tables[table])
         snapshot = world.source.snapshot()
-        if self.gate.keyless[table]:
+        if self.merger.keyless[table]:
             return Chunk("whole", rows, snapshot, end, scanned=True)
         if progress.again:
             among = tuple(row for row in rows if row[0].encode() in progress.again)
@@ -247,7 +247,7 @@ class LivesModel:
 
     def _rows(self, world: World, record: Item) -> tuple[World, tuple[tuple[int, Row], ...]]:
         """The first row of a table pins it."""
-        rows = self.gate.rows_of(record.identity.xid)
+        rows = self.merger.rows_of(record.identity.xid)
         for table in {table for table, _ in rows}:
             assert world.connector is not None
             if table not in world.connector.pinned:
@@ -263,7 +263,7 @@ class LivesModel:
         made = tuple(
             Produce(item) if isinstance(item, tuple) and not hasattr(item, "_fields") else item for item in items
         )
-        return self.gate.rows_on_their_way(
+        return self.merger.rows_on_their_way(
             world._replace(connector=connector._replace(queue=(*connector.queue, *made)))
         )
 
@@ -284,7 +284,7 @@ class LivesModel:
                 case actions.Refuse(what):
                     check(False, what)
                 case actions.AppendStaged(identity):
-                    world = self._queued(world, self.gate.rows_of(identity.xid))
+                    world = self._queued(world, self.merger.rows_of(identity.xid))
                 case actions.CommitMain() | actions.CommitOpenPrepared() | actions.CommitChunk():
                     on = world._replace(connector=connector._replace(unwritten=frozenset()))
                     made = commit if commit and isinstance(action, actions.CommitChunk) else Commit(action)
@@ -297,7 +297,7 @@ class LivesModel:
     # --- the worker
 
     def _work(self, world: World) -> World:
-        world, done = self.gate.carry_out(world)
+        world, done = self.merger.carry_out(world)
         match done:
             case Commit(actions.CommitMain(_, applied_lsn) | actions.CommitChunk(_, applied_lsn)):
                 event: events.Event = events.MainCommitted(applied_lsn)
@@ -309,7 +309,7 @@ class LivesModel:
                 event = events.PreparedAborted(identity)
             case _:
                 raise AssertionError(done)
-        return self._step(self.gate.rows_on_their_way(world), event)
+        return self._step(self.merger.rows_on_their_way(world), event)
 
     def _due(self, world: World, connector: Connector) -> Iterator[World]:
         """As `Loading.due` does it: commands first, then a chunk that the stream has passed."""
@@ -342,7 +342,7 @@ class LivesModel:
     def _recover(self, world: World) -> World:
         kafka = world.kafka
         for producer in (MAIN, 0):
-            kafka = self.gate.ended(kafka, producer, commits=False)
+            kafka = self.merger.ended(kafka, producer, commits=False)
         bridge = initial(
             applied_lsn=Lsn(kafka.applied_lsn),
             confirmed_lsn=Lsn(world.confirmed),
@@ -356,7 +356,7 @@ class LivesModel:
             load_life.step_load(LoadLife(), load_life.PinRead(pin.state, pin.progress))[0] if pin else LoadLife()
             for pin in kafka.pins
         )
-        gate = tuple(Watched(_begun(pin, keyless=self.gate.keyless[table])) for table, pin in enumerate(kafka.pins))
+        merger = tuple(Watched(_begun(pin, keyless=self.merger.keyless[table])) for table, pin in enumerate(kafka.pins))
         pinned = frozenset(table for table, pin in enumerate(kafka.pins) if pin)
         connector = Connector(
             bridge,
@@ -367,7 +367,7 @@ class LivesModel:
             pinned,
             frozenset(),
             (),
-            gate,
+            merger,
             (),
             (),
         )
@@ -408,7 +408,7 @@ class LivesModel:
         wanted = tuple((key, *row) for t, key, row in world.source.rows if t == name)
         if "cancel" not in asked and pin.state == "ready":
             check(topic.folded.rows == wanted and not topic.folded.again, f"{name} is {topic.folded}, not {wanted}")
-        elif self.gate.keyless[table] and "start" not in asked:
+        elif self.merger.keyless[table] and "start" not in asked:
             missing = {row for row in wanted if row[1]} - {*topic.folded.rows}
             check(pin.state == "paused" or not missing, f"{name} has lost {missing}")
 

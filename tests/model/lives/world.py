@@ -80,7 +80,7 @@ Changes = tuple[tuple[int, bool, frozenset[bytes], frozenset[bytes]], ...]
 
 
 class Watched(NamedTuple):
-    """What the gate has of a table."""
+    """What the merger has of a table."""
 
     life: TopicLife
     changes: Changes = ()
@@ -124,7 +124,7 @@ class Connector(NamedTuple):
     pinned: frozenset[int]
     unwritten: frozenset[int]  # tables whose new pins the next commit carries
     answers: tuple[tuple[int, CarriedOut], ...]
-    gate: tuple[Watched, ...]
+    merger: tuple[Watched, ...]
     noted: tuple[tuple[PreparedIdentity, str], ...]  # for the ledger, with the next commit
     queue: tuple[object, ...]
 

@@ -15,7 +15,7 @@ from urllib.error import HTTPError
 import pytest
 
 from helpers.security.certificates import Authority
-from helpers.security.gates import answer_json, served
+from helpers.security.guards import answer_json, served
 from twofold.config import Config
 from twofold.doctor import registry as doctor
 from twofold.errors import SetupError

@@ -1,4 +1,4 @@
-"""A load's turn, readers' threads and gate as they are, around a table, a topic and wishes in
+"""A load's turn, readers' threads and merger as they are, around a table, a topic and wishes in
 memory: what people wish of it while other wishes of theirs wait, and what no snapshot shows yet.
 """
 
@@ -29,7 +29,7 @@ from twofold.loads.chunk import (
     SnapshotSeen,
     TableEncoding,
 )
-from twofold.loads.gate import Gate, LoadRecords
+from twofold.loads.load_merger import LoadMerger, LoadRecords
 from twofold.loads.load_pool import LoadPool
 from twofold.loads.loader import AskEncoding
 from twofold.run.loading import Loading
@@ -220,15 +220,15 @@ class Commands:
 class Executor:
     """Has no prepared transactions; its worker is done at once."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, merger: LoadMerger) -> None:
+        self._merger = merger
         self.done: list[tuple[str, CarriedOut]] = []
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         return []
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        self._gate.forget(topic, snapshot)
+        self._merger.forget(topic, snapshot)
 
     def carried_out(self) -> list[tuple[str, CarriedOut]]:
         done, self.done = self.done, []
@@ -246,12 +246,12 @@ class World:
         self.topic = Topic()
         pins = {TOPIC: pinned}
         self.tables = Tables(pins)
-        self.gate = Gate(self.topic, pins=pins, envelopes=Looking(), spool=spool)
+        self.merger = LoadMerger(self.topic, pins=pins, envelopes=Looking(), spool=spool)
         self.loads = LoadPool(
             BackfillConfig.model_validate({"readers": readers}), make_reader=lambda _: Table(self), delivered=lambda: ()
         )
         self.commands = Commands()
-        self.executor = Executor(self.gate)
+        self.executor = Executor(self.merger)
         self.loading = Loading(self.loads, self.tables, self.executor, self.commands, Nobody(), check_s=0)
         self._state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=0, pool=1)
 
@@ -274,11 +274,11 @@ class World:
         records = LoadRecords(COMMIT, PROGRESS, self.tables.pins.take_unwritten())
         match due:
             case Chunk():
-                self.gate.publish_chunk(due, records)
+                self.merger.publish_chunk(due, records)
             case ReloadTruncate():
-                self.gate.publish_truncate(due, records)
+                self.merger.publish_truncate(due, records)
             case DueCommand(topic, order):
-                self.executor.done.append((topic, self.gate.carry_out(topic, order, records)[1]))
+                self.executor.done.append((topic, self.merger.carry_out(topic, order, records)[1]))
 
     def until(self, happened: Callable[[], object]) -> None:
         deadline = time.monotonic() + WITHIN_S
@@ -357,7 +357,7 @@ def test_two_resumes_are_one(world: Making, readers: int) -> None:
 
 
 def test_a_pause_behind_a_resume(world: Making) -> None:
-    """Else the load goes on in a state in which the gate remembers no keys."""
+    """Else the load goes on in a state in which the merger remembers no keys."""
     here = world(PAUSED)
     here.busy(on=True)
     here.turn("resume")
@@ -428,8 +428,8 @@ def test_a_table_that_is_published_again_keeps_the_number_of_the_last_command(wo
     assert here.topic.pins[TOPIC].command == 1
     here.tables.pins.restart([TOPIC], {TOPIC})
     here.tables.pins.pin_version(SHAPE, TOPIC, 1, None, (None, 1))
-    for topic, watch in here.tables.lives.take_for_gate():
-        here.gate.watch(topic, watch)
+    for topic, watch in here.tables.lives.take_for_merger():
+        here.merger.watch(topic, watch)
     here.until_ready()
     assert here.topic.pins[TOPIC].command == 1
     again = world(here.topic.pins[TOPIC])
@@ -463,7 +463,7 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
     here = world(pin("running", LoadProgress(after=b"D", again=frozenset({b"BB"}))))
     moved = RowBatch()
     moved.lists(TOPIC, 1)[0].extend([record(b"B", b"2000 d"), record(b"BB", b"2000 c*")])
-    here.gate.produce(moved)
+    here.merger.produce(moved)
     here.publish(here.next_chunk())
     assert LoadProgress.from_bytes(here.topic.pins[TOPIC].bound).again == {b"BB"}
     here.table[b"BB"] = here.table.pop(b"B")
@@ -473,11 +473,11 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
 
 
 def test_a_commit_record_has_the_tables_that_were_in_backfill_when_it_was_made(world: Making) -> None:
-    """The thread that reads may add one meanwhile: the gate hears of it with the next job."""
+    """The thread that reads may add one meanwhile: the merger hears of it with the next job."""
     here, other = world(pin("running")), TableShape(7, "public", "other", (), "nothing")
     here.tables.pins.pin_version(other, "bank.public.other", 1, None, (None, 1))
-    here.gate.commit(COMMIT, PROGRESS, pins={})
-    for topic, watch in here.tables.lives.take_for_gate():
-        here.gate.watch(topic, watch)
-    here.gate.commit(COMMIT, PROGRESS, pins=here.tables.pins.take_unwritten())
+    here.merger.commit(COMMIT, PROGRESS, pins={})
+    for topic, watch in here.tables.lives.take_for_merger():
+        here.merger.watch(topic, watch)
+    here.merger.commit(COMMIT, PROGRESS, pins=here.tables.pins.take_unwritten())
     assert [commit.backfilling for commit in here.topic.commits] == [(TOPIC,), (TOPIC, "bank.public.other")]

@@ -1,4 +1,4 @@
-"""The gate publishes a chunk's packed rows in their order, and none of the dropped keys."""
+"""The merger publishes a chunk's packed rows in their order, and none of the dropped keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twofold.kafka.batch import Record, RowBatch
 from twofold.kafka.publisher import Publisher
 from twofold.lives.chunk_rule import Snapshot
 from twofold.loads.chunk import Chunk, TableEncoding
-from twofold.loads.gate import Gate, LoadRecords
+from twofold.loads.load_merger import LoadMerger, LoadRecords
 from twofold.spool import Spool
 from twofold_avro.records import Commit, Pin, Progress
 from twofold_avro.transcode import PackedRecords, Packer
@@ -64,7 +64,7 @@ def spool(tmp_path: Path) -> Spool:
 def publish(spool: Spool, chunk: dict[str, Any], changed: list[int], *, keyless: bool = False) -> Topic:
     topic = Topic()
     pin = Pin("public", "account", 1, None if keyless else '"bytes"', backfill="running")
-    gate = Gate(
+    merger = LoadMerger(
         cast("Publisher", topic),
         pins={TOPIC: pin},
         envelopes=Values(),
@@ -72,7 +72,7 @@ def publish(spool: Spool, chunk: dict[str, Any], changed: list[int], *, keyless:
     )
     batch = RowBatch()
     batch.lists(TOPIC, 1)[0].extend({"key": HEAD + b"%d" % n, "value": b"u*" if n % 2 else b"u"} for n in changed)
-    gate.produce(batch)
+    merger.produce(batch)
     topic.rows.clear()
     values: dict[str, Any] = {
         "topic": TOPIC,
@@ -88,7 +88,7 @@ def publish(spool: Spool, chunk: dict[str, Any], changed: list[int], *, keyless:
         "size": 0,
     }
     made = Chunk(**(values | chunk))
-    gate.publish_chunk(made, LoadRecords(COMMIT, PROGRESS, {}))
+    merger.publish_chunk(made, LoadRecords(COMMIT, PROGRESS, {}))
     result = made.answer.result(0)
     assert result is not None
     topic_rows = sum(map(len, topic.rows.values()))

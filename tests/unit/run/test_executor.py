@@ -14,7 +14,7 @@ import pytest
 from twofold import gids
 from twofold.bridge import Event, actions, events
 from twofold.kafka.batch import RowBatch
-from twofold.loads.gate import Published
+from twofold.loads.load_merger import Published
 from twofold.run import executor as module
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.worker import Pending
@@ -39,7 +39,7 @@ class Worker:
         self.answer = job()
 
 
-class Gate:
+class LoadMerger:
     """Notes what is published and committed."""
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class Stage:
     """A executor that nothing is behind, and prepared transactions for it."""
 
     def __init__(self, spool: Spool) -> None:
-        self.spool, self.worker, self.gate, self.publisher = spool, Worker(), Gate(), Publisher()
+        self.spool, self.worker, self.merger, self.publisher = spool, Worker(), LoadMerger(), Publisher()
         self.executor = ActionExecutor(
             worker=cast("Any", self.worker),
             publisher=cast("Any", self.publisher),
-            gate=cast("Any", self.gate),
+            merger=cast("Any", self.merger),
             tables=cast("Any", Tables()),
             origin=ORIGIN,
             reported=ReportedPositions(Lsn(1), Lsn(1)),
@@ -127,10 +127,10 @@ def test_many_small_ones_are_one_job_in_the_order_of_their_outcomes(stage: Stage
     stage.commit(second)
     stage.executor.execute(actions.Forget(third), at_us=0)
     stage.commit(first)
-    assert (stage.worker.jobs, stage.gate.done) == (0, [])
+    assert (stage.worker.jobs, stage.merger.done) == (0, [])
     stage.executor.execute(actions.CommitMain(1, Lsn(9), 2, 3), at_us=0)
     assert stage.worker.jobs == 2
-    assert stage.gate.done == [(1, b"c"), (1, b"a"), (1, b"b"), "commit"]
+    assert stage.merger.done == [(1, b"c"), (1, b"a"), (1, b"b"), "commit"]
     assert stage.spool.memory_bytes == 0
 
 
@@ -139,22 +139,22 @@ def test_rows_that_are_read_later_come_later(stage: Stage) -> None:
     batch = RowBatch()
     batch.lists(TOPIC, 2)[1].append({"key": b"k", "value": b"plain"})
     stage.executor.produce(batch)
-    assert stage.gate.done == [(1, b"a"), (1, b"plain")]
+    assert stage.merger.done == [(1, b"a"), (1, b"plain")]
 
 
 def test_records_that_no_row_was_read_for_are_published_too(stage: Stage) -> None:
     """A truncate: it has no bytes of a row."""
     stage.commit(stage.prepare(1, b"truncate", size=0))
     stage.executor.execute(actions.CommitMain(1, Lsn(9), 1, 1), at_us=0)
-    assert stage.gate.done == [(1, b"truncate"), "commit"]
+    assert stage.merger.done == [(1, b"truncate"), "commit"]
 
 
 def test_what_has_become_large_does_not_wait(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CHUNK_BYTES", 15)
     stage.commit(stage.prepare(1, b"a"))
-    assert stage.gate.done == []
+    assert stage.merger.done == []
     stage.commit(stage.prepare(2, b"b"))
-    assert stage.gate.done == [(1, b"a"), (1, b"b")]
+    assert stage.merger.done == [(1, b"a"), (1, b"b")]
 
 
 def test_kafkas_timeout_counts_from_before_the_rows_were_opened(stage: Stage) -> None:

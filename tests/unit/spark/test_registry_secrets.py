@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.security.gates import basic, served
+from helpers.security.guards import basic, served
 from twofold_spark.errors import UsageError
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.secrets_from_environment import find_command

@@ -32,7 +32,7 @@ def guarded(url: str, authorization: str | Callable[[str], bool], authority: Aut
     target = urlsplit(url)
     is_right = authorization if callable(authorization) else authorization.__eq__
 
-    class Gate(BaseHTTPRequestHandler):
+    class Guard(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             status, answer = 401, b'{"error_code": 401, "message": "who are you?"}'
@@ -53,7 +53,7 @@ def guarded(url: str, authorization: str | Callable[[str], bool], authority: Aut
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.sign("registry"))
-    with served(Gate, context) as port:
+    with served(Guard, context) as port:
         yield f"https://localhost:{port}"
 
 

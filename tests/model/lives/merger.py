@@ -1,4 +1,4 @@
-"""The worker as the model of lives has it: one queue, the gate, Kafka's transactions.
+"""The worker as the model of lives has it: one queue, the merger, Kafka's transactions.
 
 `topic_life` and `ChangeMemory`, which are the product's, decide.
 """
@@ -54,7 +54,7 @@ class Commit(NamedTuple):
     """The command that a truncate carries out."""
 
 
-class Gate:
+class Merger:
     def __init__(self, script: Script, keyless: str) -> None:
         self.script = script
         self.met: set[type] = set()
@@ -82,10 +82,10 @@ class Gate:
         return kafka._replace(topics=tuple(topics))
 
     def note(
-        self, gate: tuple[Watched, ...], rows: tuple[tuple[int, Row], ...]
+        self, merger: tuple[Watched, ...], rows: tuple[tuple[int, Row], ...]
     ) -> tuple[list[Watched], list[tuple[int, Row]]]:
-        """Remember what is published, as `Gate.produce` does; return the rows that are not held."""
-        watched, passing = list(gate), []
+        """Remember what is published, as the product does; return the rows that are not held."""
+        watched, passing = list(merger), []
         for table, row in rows:
             mine = watched[table]
             if not mine.life.in_backfill:
@@ -121,15 +121,15 @@ class Gate:
         """
         connector, kafka = world.connector, world.kafka
         assert connector is not None
-        queue, gate, noted = connector.queue, connector.gate, connector.noted
+        queue, merger, noted = connector.queue, connector.merger, connector.noted
         while queue and not isinstance(queue[0], Commit | actions.OpenPrepared | actions.AbortPrepared):
             match queue[0]:
                 case ToWatch(table, watch):
-                    watched, _ = self.stepped(gate[table], watch)
-                    gate = (*gate[:table], watched, *gate[table + 1 :])
+                    watched, _ = self.stepped(merger[table], watch)
+                    merger = (*merger[:table], watched, *merger[table + 1 :])
                 case Produce(rows):
-                    noticed, passing = self.note(gate, rows)
-                    gate, kafka = tuple(noticed), self.produced(kafka, MAIN, tuple(passing))
+                    noticed, passing = self.note(merger, rows)
+                    merger, kafka = tuple(noticed), self.produced(kafka, MAIN, tuple(passing))
                 case actions.NoteInDoubt(identity, state):
                     noted = (*noted, (identity, str(state)))
                 case other:
@@ -137,7 +137,7 @@ class Gate:
             queue = queue[1:]
         if queue is connector.queue:
             return world
-        return world._replace(kafka=kafka, connector=connector._replace(queue=queue, gate=gate, noted=noted))
+        return world._replace(kafka=kafka, connector=connector._replace(queue=queue, merger=merger, noted=noted))
 
     def carry_out(self, world: World) -> tuple[World, object]:
         """Carry out the head of the queue, which commits, opens or aborts; return it as well."""
@@ -166,25 +166,25 @@ class Gate:
         return tuple(rows)
 
     def _commit(self, world: World, connector: Connector, commit: Commit) -> World:
-        kafka, gate = world.kafka, list(connector.gate)
+        kafka, merger = world.kafka, list(connector.merger)
         answers, loads = connector.answers, connector.loads
         producer, noted = MAIN, connector.noted
         match commit.action:
             case actions.CommitMain(_, applied_lsn):
                 pass
             case actions.CommitChunk(_, applied_lsn):
-                kafka, gate[commit.table] = self._publish(kafka, gate[commit.table], commit)
+                kafka, merger[commit.table] = self._publish(kafka, merger[commit.table], commit)
             case actions.CommitOpenPrepared(identity, producer, _, applied_lsn, _, in_ledger):
                 noted = ((identity, "committed"),) if in_ledger else ()
         check(applied_lsn >= kafka.applied_lsn, "progress moved back")
         kafka = self.ended(kafka, producer, commits=True)
         pins = list(kafka.pins)
-        for table, watched in enumerate(gate):
+        for table, watched in enumerate(merger):
             if watched.stale or table in commit.pins:
                 life = watched.life
                 progress = life.progress if life.in_backfill else LoadProgress()
                 pins[table] = TablePin(life.state, progress, life.executed)
-                gate[table] = watched._replace(stale=False)
+                merger[table] = watched._replace(stale=False)
         done = {identity for identity, state in noted if state in {"committed", "rolled_back"}}
         kafka = kafka._replace(
             pins=tuple(pins),
@@ -195,16 +195,16 @@ class Gate:
             ledger=(kafka.ledger | {identity for identity, _ in noted}) - done,
         )
         if isinstance(commit.due, CarryOut):
-            life = gate[commit.table].life
+            life = merger[commit.table].life
             answers = (*answers, (commit.table, CarriedOut(commit.due.command.number, life.state, life.progress)))
         elif commit.due is not None:
-            loads = _told(loads, commit, gate[commit.table].life)
+            loads = _told(loads, commit, merger[commit.table].life)
         kept = () if producer == MAIN else connector.noted
-        connector = connector._replace(gate=tuple(gate), answers=answers, loads=loads, noted=kept)
+        connector = connector._replace(merger=tuple(merger), answers=answers, loads=loads, noted=kept)
         return world._replace(kafka=kafka, connector=connector)
 
     def _publish(self, kafka: Kafka, watched: Watched, commit: Commit) -> tuple[Kafka, Watched]:
-        """Publish what is due of a load, as the product's gate does."""
+        """Publish what is due of a load, as the product's merger does."""
         table, due = commit.table, commit.due
         memory = thaw(watched.changes)
         match due:

@@ -1,7 +1,7 @@
-"""The gate that all rows pass on their way to the main producer.
+"""Merges the rows of loads with those of the stream: all rows pass it on their way to Kafka.
 
 So it knows, in the order of the topics, what has been published of the tables in backfill. Only the
-worker's thread runs it. `lives.topic_life` decides; the gate carries out, and keeps what comes at
+worker's thread runs it. `lives.topic_life` decides; the merger carries out, and keeps what comes at
 the rate of rows (`watched_topic`). Durable state is in the table's pin, committed with the rows
 that it describes.
 """
@@ -41,7 +41,7 @@ class Published(NamedTuple):
 
 
 class Committer(Protocol):
-    """What the gate needs of the publisher."""
+    """What the merger needs of the publisher."""
 
     def produce(self, batch: RowBatch) -> None:
         """Add rows to the main producer's transaction."""
@@ -80,8 +80,8 @@ class LoadRecords(NamedTuple):
     pins: Mapping[str, Pin]
 
 
-class Gate:
-    """The gate of one run."""
+class LoadMerger:
+    """Merges loads with the stream, during one run."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Gate:
         """Topics whose lives have changed since their pins were written."""
         self._envelopes = envelopes
         self._spool = spool
-        self._owner = ThreadOwner("the gate")
+        self._owner = ThreadOwner("the merger")
 
     # --- the stream's rows
 
