@@ -133,7 +133,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
     tables: Any = SimpleNamespace(
         of_relation=lambda _oid, **_: known,
         settle=lambda _: None,
-        owner=SimpleNamespace(claim=lambda: None),
+        owner=SimpleNamespace(bind=lambda: None),
         pins=SimpleNamespace(all={}, take_unwritten=dict),
         lives=SimpleNamespace(take_for_merger=tuple),
         told=ToldTables("p"),

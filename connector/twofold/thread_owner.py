@@ -10,18 +10,18 @@ import threading
 
 
 class ThreadOwner:
-    """The thread that owns something, from its first claim on."""
+    """The thread that owns something, from its first `bind` on."""
 
     def __init__(self, what: str) -> None:
         self._what = what
         self._thread: threading.Thread | None = None
 
-    def claim(self) -> None:
+    def bind(self) -> None:
         """Make this thread the owner."""
         self._thread = threading.current_thread()
 
     def check(self) -> bool:
-        """Assert that this thread is the owner; before the first claim any thread may call."""
+        """Assert that this thread is the owner; before the first `bind` any thread may call."""
         here = threading.current_thread()
         assert self._thread in {None, here}, (
             f"{self._what} belongs to the thread {self._thread and self._thread.name}; {here.name} called it"
@@ -31,5 +31,5 @@ class ThreadOwner:
     def check_first(self) -> bool:
         """The same, and the first call makes its thread the owner."""
         if self._thread is None:
-            self.claim()
+            self.bind()
         return self.check()

@@ -150,7 +150,9 @@ def load(path: Path | None = None) -> Config:
         raise UsageError(
             f"there is no configuration: {given} is not in this folder; name a file before the command: twofold -c FILE ..."
         )
-    lines = [f"  environment {name}: there is no such section" for name in sorted(os.environ) if _is_stray(name)]
+    lines = [
+        f"  environment {name}: there is no such section" for name in sorted(os.environ) if _is_unknown_section(name)
+    ]
     try:
         config = Config(**values)
     except SettingsError:
@@ -252,7 +254,7 @@ def _is_setting(variable: str) -> bool:
     )
 
 
-def _is_stray(variable: str) -> bool:
+def _is_unknown_section(variable: str) -> bool:
     """A setting of a section that does not exist: pydantic passes over it. A name without two
     underscores may be for something else (`TWOFOLD_CONFIG`).
     """

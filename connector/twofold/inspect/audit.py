@@ -175,7 +175,7 @@ def _topic(topic: str, compared: ComparisonResult, table: str | None) -> TopicAu
         topic=topic,
         table=table,
         rows=sum(tally.rows for tally in tallies.values()),
-        ranges=sum(tally.claims for tally in tallies.values()),
+        ranges=sum(tally.ranges for tally in tallies.values()),
         skipped=sum(tally.skipped for tally in tallies.values()),
         unknown=sum(tally.unknown for tally in tallies.values()),
         held=sum(compared.bounds[place].high - compared.bounds[place].stable for place in tallies),
@@ -194,7 +194,7 @@ def trouble_of(
     found = list(damages)
     stakes = {
         "short": "rows that PostgreSQL has committed are missing for every reader of the topic",
-        "stray": "readers have rows that PostgreSQL rolled back, or rows twice",
+        "unexpected": "readers have rows that PostgreSQL rolled back, or rows twice",
         "surplus": "readers have rows twice, or rows that PostgreSQL rolled back",
         "overlap": "two transactions' rows lie among each other, so no reader can tell which rows belong together",
     }

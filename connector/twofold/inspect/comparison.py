@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from twofold.kafka.decoding import Decoder
 from twofold.kafka.names import Names
-from twofold.kafka.tally import Claim, PartitionTally
+from twofold.kafka.tally import ExpectedRange, PartitionTally
 from twofold.kafka.topic_reader import Bounds, PartitionId, TopicReader
 from twofold_avro.records import Commit
 
@@ -126,28 +126,28 @@ class _Comparison:
         self.found = ComparisonResult(reader.bounds(places))
         self._accepted: dict[PartitionId, int] = {}
         """The ends of the rows that commit records up to `scope.since` name."""
-        self._claims: dict[PartitionId, list[Claim]] = {}
-        """The claims of this batch."""
+        self._expected: dict[PartitionId, list[ExpectedRange]] = {}
+        """The ranges of this batch."""
 
     def go_through(self, decoder: Decoder) -> None:
         low, high = (b := self._reader.bounds([self._commits])[self._commits]).low, b.high
         start = max(low, self._starts.get(self._commits, low))
         commits = (decoder.decode_message(Commit, each) for each in self._reader.read({self._commits: (start, high)}))
-        from_first_claim = low > 0 and self._scope.from_ms is None
+        from_first_range = low > 0 and self._scope.from_ms is None
         final = False
         while not final:
             final = self._take_batch(commits)
             stretches = {}
             for place in self.found.bounds:
-                if self._is_read(place.topic) or place in self._claims or place in self.found.tallies:
-                    tally = self._tally(place, from_first_claim=from_first_claim)
-                    upto = tally.claim(self._claims.pop(place, ()))
+                if self._is_read(place.topic) or place in self._expected or place in self.found.tallies:
+                    tally = self._tally(place, from_first_range=from_first_range)
+                    upto = tally.expect(self._expected.pop(place, ()))
                     stretches[place] = (tally.position, tally.end if final else upto)
             for place, first, last in self._reader.read_runs(stretches):
                 self.found.tallies[place].see(first, last)
                 self._told(self.found)
             for place, (_, end) in stretches.items():
-                self.found.tallies[place].settle(end, final=final)
+                self.found.tallies[place].judge(end, final=final)
             self._told(self.found)
 
     def _is_read(self, topic: str) -> bool:
@@ -170,7 +170,7 @@ class _Comparison:
             self._number(commit)
             for r in commit.ranges:
                 self._take_range(
-                    PartitionId(r.topic, r.partition), Claim(r.first, r.last, r.count, commit.sequence), commit
+                    PartitionId(r.topic, r.partition), ExpectedRange(r.first, r.last, r.count, commit.sequence), commit
                 )
             ranges += len(commit.ranges)
             if ranges >= RANGES_MAX:
@@ -191,31 +191,31 @@ class _Comparison:
         found.last_sequence, found.last_stream_id = commit.sequence, commit.stream_id
         found.backfilling = commit.backfilling
 
-    def _take_range(self, place: PartitionId, claim: Claim, commit: Commit) -> None:
+    def _take_range(self, place: PartitionId, expected: ExpectedRange, commit: Commit) -> None:
         if place not in self.found.bounds:
             self.found.gone[place.topic] = self.found.gone.get(place.topic, 0) + 1
             return
         if commit.sequence <= self._scope.since:
-            self._accepted[place] = max(claim.last, self._accepted.get(place, -1))
+            self._accepted[place] = max(expected.last, self._accepted.get(place, -1))
             return
-        claims = self._claims.setdefault(place, [])
+        earlier = self._expected.setdefault(place, [])
         tally = self.found.tallies.get(place)
-        highest = max((tally.highest if tally else -1), *(c.last for c in claims[-1:]), -1)
-        if commit.kind == "reload" and claim.first <= highest:
-            # The topic was made again: what was said of its offsets so far meant another topic.
+        highest = max((tally.highest if tally else -1), *(each.last for each in earlier[-1:]), -1)
+        if commit.kind == "reload" and expected.first <= highest:
+            # The topic was recreated: earlier commit records name offsets of the deleted one.
             self.found.tallies.pop(place, None)
-            claims.clear()
-        claims.append(claim)
+            earlier.clear()
+        earlier.append(expected)
 
-    def _tally(self, place: PartitionId, *, from_first_claim: bool) -> PartitionTally:
+    def _tally(self, place: PartitionId, *, from_first_range: bool) -> PartitionTally:
         tally = self.found.tallies.get(place)
         if tally is None:
             bounds, accepted = self.found.bounds[place], self._accepted.get(place, -1)
             start = max(bounds.low, self._starts.get(place, bounds.low))
             if accepted >= 0:
-                start = max(start, min([accepted + 1, *(c.first for c in self._claims.get(place, ()))]))
+                start = max(start, min([accepted + 1, *(each.first for each in self._expected.get(place, ()))]))
             tally = PartitionTally(
-                start, max(start, bounds.stable), from_first_claim=from_first_claim, accepted=accepted
+                start, max(start, bounds.stable), from_first_range=from_first_range, accepted=accepted
             )
             self.found.tallies[place] = tally
         return tally

@@ -67,7 +67,7 @@ class Registrar:
         The calling thread is the only caller then. `meanwhile` is called now and then while it
         waits; what it raises ends the wait.
         """
-        self._owner.claim()
+        self._owner.bind()
         self._meanwhile = meanwhile
         threading.Thread(target=self._work, name="registrar", daemon=True).start()
 

@@ -113,7 +113,7 @@ class ActionExecutor:
 
     def begin(self) -> None:
         """Make this thread the owner of the tables."""
-        self._tables.owner.claim()
+        self._tables.owner.bind()
 
     def stage_due(self, due: DueOfLoad) -> None:
         """Keep what is due of a load for the CommitChunk that follows."""

@@ -115,7 +115,7 @@ class DeltaSink:
             raise
         after = self._reader.read_state(str(table))
         if after != (version + 1, sequence):
-            # The number claims that the table has this batch. The mark tells every job not to
+            # The number says that the table has this batch. The mark tells every job not to
             # believe it.
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{SPOILED}' = 'by two writers')")
             raise refuse_spoiled(str(table))

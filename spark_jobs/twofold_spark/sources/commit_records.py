@@ -125,7 +125,7 @@ def join_ranges(ranges: Iterable[OffsetRange], *, over_markers: bool) -> list[Of
         if before and (before.topic, before.partition) == (this.topic, this.partition):
             if this.first <= before.last:
                 raise Refused(
-                    f"two commit records claim the offsets {this.first} to {before.last} of {this.topic}-{this.partition}",
+                    f"two commit records name the offsets {this.first} to {before.last} of {this.topic}-{this.partition}",
                     at_stake="a change applied twice",
                     repair="two connectors wrote to the commits topic: end one of them, and reload the tables with the other",
                 )

@@ -111,7 +111,7 @@ def torn(vandal: Vandal, topic: str) -> dict[str, Any]:
 def dirty(vandal: Vandal, topic: str) -> dict[str, Any]:
     """A late commit showed what was rolled back."""
     vandal.write(vandal.rows(topic), commit=True)
-    return {"kind": "stray", "visible": 3}
+    return {"kind": "unexpected", "visible": 3}
 
 
 def doubled(vandal: Vandal, topic: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def doubled(vandal: Vandal, topic: str) -> dict[str, Any]:
     """
     vandal.write(vandal.rows(topic), commit=True)
     vandal.record(vandal.write(vandal.rows(topic), commit=True))
-    return {"kind": "stray", "visible": 3}
+    return {"kind": "unexpected", "visible": 3}
 
 
 @pytest.mark.parametrize("do", [pytest.param(lost, marks=pytest.mark.core), torn, dirty, doubled])

@@ -108,7 +108,7 @@ def test_a_late_commit_shows_what_is_rolled_back_and_recovery_refuses(proxied: t
         _refused(run)
     status, found = audit(here)
     assert status == 5
-    assert [each["damage"]["kind"] for each in of(found, "account")["damages"]] == ["stray"]
+    assert [each["damage"]["kind"] for each in of(found, "account")["damages"]] == ["unexpected"]
 
 
 def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_again(
@@ -138,7 +138,7 @@ def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_aga
             if released:
                 break
         _refused(run)
-    assert [each["damage"]["kind"] for each in of(audit(here)[1], "account")["damages"]] == ["stray"]
+    assert [each["damage"]["kind"] for each in of(audit(here)[1], "account")["damages"]] == ["unexpected"]
     assert isinstance(here.refusal(), Refused)
     here.twofold("backfill", "start", "public.account", ok=True)
     here.start()

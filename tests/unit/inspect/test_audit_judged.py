@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from twofold.inspect.audit import judge
 from twofold.inspect.comparison import ComparisonResult, Reload, SequenceBreak
 from twofold.kafka.names import Names
-from twofold.kafka.tally import Claim, Damage, PartitionTally
+from twofold.kafka.tally import Damage, ExpectedRange, PartitionTally
 from twofold.kafka.topic_reader import Bounds, PartitionId
 from twofold_avro.records import Pin
 
@@ -24,9 +24,9 @@ def compared(
     """One partition of a topic with these damages; reloads, by topic, begin at an offset."""
     place = PartitionId(topic, 0)
     tally = PartitionTally(0, 100)
-    tally.claim([Claim(0, 9, 10, 1)])
+    tally.expect([ExpectedRange(0, 9, 10, 1)])
     tally.see(0, 9)
-    tally.settle(100, final=True)
+    tally.judge(100, final=True)
     tally.damages = list(damages)
     found = ComparisonResult(
         {place: Bounds(0, 100, high)}, {place: tally}, commits=30, first_sequence=1, last_sequence=30
@@ -36,7 +36,7 @@ def compared(
 
 
 def test_damage_before_the_last_reload_is_history() -> None:
-    before, behind = Damage("short", 5, 9, 0, 5, 3), Damage("stray", 60, 61, 2, 0)
+    before, behind = Damage("short", 5, 9, 0, 5, 3), Damage("unexpected", 60, 61, 2, 0)
     found = judge(compared(TABLE, before, behind, reloads={TABLE: 50}), NAMES, PINS)
     (topic,) = found.topics
     assert [each.damage for each in topic.damages] == [behind]
@@ -78,7 +78,7 @@ def test_missing_numbers_are_repaired_when_every_table_was_reloaded() -> None:
 
 def test_what_no_table_brings_again_says_so() -> None:
     for topic in (NAMES.messages, "bank.public.gone"):
-        (trouble,) = judge(compared(topic, Damage("stray", 5, 9, 5, 0)), NAMES, PINS).troubles
+        (trouble,) = judge(compared(topic, Damage("unexpected", 5, 9, 5, 0)), NAMES, PINS).troubles
         assert trouble.repair.startswith("none:")
         assert "twofold audit --since 30" in trouble.repair
 

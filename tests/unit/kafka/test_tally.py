@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from twofold.kafka.tally import KEPT_MAX, Claim, Damage, PartitionTally
+from twofold.kafka.tally import KEPT_MAX, Damage, ExpectedRange, PartitionTally
 
 
 def tally_of(
@@ -21,24 +21,24 @@ def tally_of(
     tally = PartitionTally(start, end or max([*visible, *(r[1] for b in batches for r in b)]) + 1, **options)  # type: ignore[arg-type]
     sequence = 0
     for n, batch in enumerate(batches):
-        claims = []
+        expected = []
         for first, last, count in batch:
             sequence += 1
-            claims.append(Claim(first, last, count, sequence))
+            expected.append(ExpectedRange(first, last, count, sequence))
         final = n == len(batches) - 1
-        begin, upto = tally.position, tally.claim(claims)
+        begin, upto = tally.position, tally.expect(expected)
         upto = tally.end if final else upto
         for offset in visible:
             if begin <= offset < upto:
                 tally.see(offset, offset)
-        tally.settle(upto, final=final)
+        tally.judge(upto, final=final)
     return tally
 
 
 def test_whole_ranges_with_markers_between() -> None:
     tally = tally_of([[(0, 2, 3), (4, 6, 2)]], [0, 1, 2, 4, 6])
     assert tally.damages == []
-    assert (tally.rows, tally.claims) == (5, 2)
+    assert (tally.rows, tally.ranges) == (5, 2)
 
 
 def test_rows_of_a_range_that_nobody_sees() -> None:
@@ -50,9 +50,9 @@ def test_rows_in_no_range() -> None:
     before, between, behind = [0, 1], [5, 6], [10]
     visible = [*before, 3, *between, 8, *behind]
     assert tally_of([[(3, 3, 1), (8, 8, 1)]], visible).damages == [
-        Damage("stray", 0, 1, 2, 0),
-        Damage("stray", 5, 6, 2, 0),
-        Damage("stray", 10, 10, 1, 0),
+        Damage("unexpected", 0, 1, 2, 0),
+        Damage("unexpected", 5, 6, 2, 0),
+        Damage("unexpected", 10, 10, 1, 0),
     ]
 
 
@@ -76,11 +76,11 @@ def test_a_prepared_transaction_that_committed_after_others_behind_it(together: 
     assert tally_of(batches, [0, 1, 3, 6, 7]).damages == [Damage("short", 3, 4, 1, 2, 3)]
 
 
-def test_a_stray_waits_for_one_more_batch_and_no_longer() -> None:
+def test_an_unexpected_record_waits_for_one_more_batch_and_no_longer() -> None:
     batches = [[(0, 0, 1), (4, 4, 1)], [(6, 6, 1)], [(8, 8, 1)]]
-    assert tally_of(batches, [0, 2, 4, 6, 8]).damages == [Damage("stray", 2, 2, 1, 0)]
+    assert tally_of(batches, [0, 2, 4, 6, 8]).damages == [Damage("unexpected", 2, 2, 1, 0)]
     late = [*batches, [(2, 2, 1)]]
-    assert [d.kind for d in tally_of(late, [0, 2, 4, 6, 8]).damages] == ["stray", "short"]
+    assert [d.kind for d in tally_of(late, [0, 2, 4, 6, 8]).damages] == ["unexpected", "short"]
 
 
 def test_ranges_that_retention_took_or_that_are_still_being_written_are_not_judged() -> None:
@@ -90,16 +90,16 @@ def test_ranges_that_retention_took_or_that_are_still_being_written_are_not_judg
     assert (tally.skipped, tally.unknown) == (2, 0)
 
 
-def test_rows_up_to_where_they_are_accepted_are_no_strays() -> None:
+def test_rows_up_to_where_they_are_accepted_are_no_damage() -> None:
     tally = tally_of([[(8, 9, 2)]], [5, 6, 8, 9], accepted=6)
     assert (tally.damages, tally.unknown) == ([], 2)
 
 
 def test_rows_below_the_first_known_range_are_unknown_where_commit_records_were_taken_away() -> None:
     visible = [0, 1, 5, 6, 8]
-    assert tally_of([[(5, 6, 2)]], visible, from_first_claim=True).damages == [Damage("stray", 8, 8, 1, 0)]
-    assert tally_of([[(5, 6, 2)]], visible, from_first_claim=True).unknown == 2
-    assert tally_of([[]], visible, from_first_claim=True).damages == []
+    assert tally_of([[(5, 6, 2)]], visible, from_first_range=True).damages == [Damage("unexpected", 8, 8, 1, 0)]
+    assert tally_of([[(5, 6, 2)]], visible, from_first_range=True).unknown == 2
+    assert tally_of([[]], visible, from_first_range=True).damages == []
 
 
 def test_the_lists_are_bounded() -> None:
@@ -110,7 +110,7 @@ def test_the_lists_are_bounded() -> None:
     assert tally.dropped_to >= 0
 
 
-def test_a_long_prepared_transaction_is_one_stray() -> None:
+def test_a_long_prepared_transaction_is_one_unexpected_run() -> None:
     tally = tally_of([[(100_000, 100_000, 1)], [(0, 99_998, 99_999)]], [*range(99_999), 100_000])
     assert tally.damages == []
 
@@ -151,4 +151,4 @@ def test_random_histories(seed: int) -> None:
     unnamed = rng.choice(ranges)
     without = [[r for r in batch if r != unnamed] for batch in batches]
     damage = tally_of(without, visible, end=at).damages
-    assert [(d.kind, d.first, d.last) for d in damage] == [("stray", unnamed[0], unnamed[1])]
+    assert [(d.kind, d.first, d.last) for d in damage] == [("unexpected", unnamed[0], unnamed[1])]

@@ -118,8 +118,8 @@ def test_what_follows_a_prepared_transactions_range_may_be_anything() -> None:
     assert join_ranges(following, over_markers=True) == [OffsetRange("t", 0, 0, 11, 11)]
 
 
-def test_two_claims_on_one_offset_are_refused() -> None:
-    with pytest.raises(Refused, match="two commit records claim"):
+def test_two_commit_records_on_one_offset_are_refused() -> None:
+    with pytest.raises(Refused, match="two commit records name"):
         join_ranges([OffsetRange("t", 0, 0, 4, 5), OffsetRange("t", 0, 4, 9, 6)], over_markers=True)
 
 
