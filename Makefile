@@ -152,6 +152,10 @@ fuzz: ready ## Fuzz the decoder of pgoutput and the readers of Kafka's records, 
 bench-ddl: ready ## What event triggers cost CREATE TABLE and ALTER TABLE, and a script of 1,000 in one transaction.
 	@$(BIN)/python benchmarks/ddl_messages.py $(ARGS)
 
+.PHONY: bench-tables
+bench-tables: ready ## What a publication of 200 to 3,000 tables costs: init, start, restart, one transaction over 1,000. ARGS='--tables 200' chooses.
+	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/many_tables.py $(ARGS)
+
 .PHONY: bench
 bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QUICK=1 is a tenth; ARGS='--cases ad' chooses.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)

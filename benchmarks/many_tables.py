@@ -1,0 +1,127 @@
+"""`make bench-tables`: what a publication of many tables costs, by their number.
+
+For each number on a stack of its own: `init`, the first start until the stream runs, one
+transaction over up to 1,000 of the tables until its rows are visible in Kafka, and a restart. The
+memory is the process's peak.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+from bench.ground import Committed, Ground, wait_until
+
+PARTITIONS = 6
+WIDE = 1000
+"""So many tables at most does the transaction write to."""
+STREAMING = "recovered:"
+CONFIG = """
+name = "many"
+[source]
+dsn = "{dsn}"
+tables = ["app.*"]
+[kafka]
+bootstrap = "{bootstrap}"
+partitions = {partitions}
+replication = 1
+min_insync_replicas = 1
+[registry]
+url = "{registry}"
+[spool]
+folder = "{folder}/spool"
+"""
+
+
+class Connector:
+    """`twofold run` and its log."""
+
+    def __init__(self, file: Path, log: Path) -> None:
+        self._log = log
+        self._began = time.monotonic()
+        self._process = subprocess.Popen([*_command(file), "run"], stdout=log.open("w"), stderr=subprocess.STDOUT)
+
+    def seconds_until_streaming(self) -> float:
+        wait_until("the stream runs", self._is_streaming, 600)
+        return time.monotonic() - self._began
+
+    def _is_streaming(self) -> bool:
+        if self._process.poll() is not None:
+            raise SystemExit(f"the connector has ended:\n{self._log.read_text()}")
+        return STREAMING in self._log.read_text()
+
+    def stop(self) -> int:
+        """Stop it; return its peak of memory in bytes."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(60)
+        return int(peak.split()[1]) * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks/many_tables.py")
+    parser.add_argument("--tables", default="200,1000,2000,3000", help="numbers of tables, by comma")
+    for tables in map(int, parser.parse_args().tables.split(",")):
+        print(json.dumps(measure(tables)), flush=True)
+
+
+def measure(tables: int) -> dict[str, float]:
+    """Return seconds and megabytes for so many tables."""
+    with ExitStack() as ending:
+        ground = ending.enter_context(Ground())
+        dsn = ground.database("many")
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA app")
+            for n in range(tables):
+                connection.execute(f"CREATE TABLE app.t{n} (id bigint PRIMARY KEY, a text, b int)".encode())
+        file = ground.folder / "many.toml"
+        registry = ground.stack.registry
+        assert registry is not None
+        settings = {"dsn": dsn, "bootstrap": ground.bootstrap, "registry": registry.url, "folder": ground.folder}
+        file.write_text(CONFIG.format(partitions=PARTITIONS, **settings))
+        ending.callback(shutil.rmtree, ground.folder / "spool", ignore_errors=True)
+        found: dict[str, float] = {"tables": tables}
+        began = time.monotonic()
+        subprocess.run([*_command(file), "init"], check=True, stdout=subprocess.DEVNULL)
+        found["init_s"] = time.monotonic() - began
+        connector = Connector(file, ground.folder / "first.log")
+        found["first_start_s"] = connector.seconds_until_streaming()
+        found["transaction_s"] = _carry_transaction(ground, dsn, min(tables, WIDE))
+        found["memory_mb"] = connector.stop() / 1e6
+        again = Connector(file, ground.folder / "again.log")
+        found["restart_s"] = again.seconds_until_streaming()
+        found["memory_again_mb"] = again.stop() / 1e6
+        return {name: round(value, 1) for name, value in found.items()}
+
+
+def _carry_transaction(ground: Ground, dsn: str, tables: int) -> float:
+    """Write one row into each table in one transaction; return how long until all are visible."""
+    consumer = Committed(ground.bootstrap)
+    with psycopg.connect(dsn) as connection:
+        for n in range(tables):
+            connection.execute(f"INSERT INTO app.t{n} VALUES (1, 'a', 1)".encode())
+    began = time.monotonic()
+    last = f"many.app.t{tables - 1}"
+    wait_until("the transaction is visible", lambda: consumer.has_any(last), 600)
+    took = time.monotonic() - began
+    rows = consumer.count(f"many.app.t{n}" for n in range(tables))
+    consumer.close()
+    assert rows == tables, f"{rows} rows are visible, of {tables}"
+    return took
+
+
+def _command(file: Path) -> list[str]:
+    return [sys.executable, "-m", "twofold", "-c", str(file)]
+
+
+if __name__ == "__main__":
+    main()
