@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 from confluent_kafka import Producer
 
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.client import KafkaSettings
 from twofold.kafka.names import Names
 from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.publisher import Publisher
+from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.schema_registry import SchemaIds
 from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
 from twofold.kafka.topics import Topics

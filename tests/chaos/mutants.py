@@ -50,8 +50,8 @@ class Mutant:
 MUTANTS = (
     Mutant("the record at the boundary is skipped", "connector/twofold/bridge/state.py", "return start_lsn < self.resume_lsn", "return start_lsn <= self.resume_lsn"),
     Mutant("what is in Kafka is not skipped", "connector/twofold/bridge/state.py", "return start_lsn < self.resume_lsn", "return False"),
-    Mutant("flush does not wait for prepares", "connector/twofold/bridge/group.py", "return min(reachable, oldest_unresolved(state), oldest_uncommitted(state))", "return reachable"),
-    Mutant("a sequence number for progress alone", "connector/twofold/bridge/group.py", "state.sequence + (1 if state.group.rows else 0)", "state.sequence + 1"),
+    Mutant("flush does not wait for prepares", "connector/twofold/bridge/batch.py", "return min(reachable, oldest_unresolved(state), oldest_uncommitted(state))", "return reachable"),
+    Mutant("a sequence number for progress alone", "connector/twofold/bridge/batch.py", "state.sequence + (1 if state.batch.rows else 0)", "state.sequence + 1"),
     Mutant("the ledger is not told of outcomes", "connector/twofold/bridge/prepared.py", "    out.append(NoteInDoubt(identity, how))", "    pass"),
     Mutant("a rollback commits", "connector/twofold/kafka/publisher.py", "producer.abort()", "producer.commit()"),
     Mutant("no progress with a commit record", "connector/twofold/kafka/publisher.py", "self._write(producer, topic, others)", "self._write(producer, topic, [] if records.commit and topic == self._names.progress else others)"),

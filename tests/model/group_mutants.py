@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 from model.group_world import GroupWorld
-from twofold.bridge import State, frontier, group, prepared
+from twofold.bridge import State, batch, frontier, prepared
 from twofold_common import global_cut
 from twofold_common.global_cut import Frontier
 from twofold_common.global_loads import Decisions
@@ -94,7 +94,7 @@ def _only_behind_commits(last: Any, asked: Any, named: Any, listed: Any) -> bool
     return _is_needed(last, asked, (), listed)
 
 
-_close, _speaks_of = group.close, Frontier.speaks_of
+_close, _speaks_of = batch.close, Frontier.speaks_of
 _greatest_cut, _follow = global_cut.greatest_cut, Decisions.follow
 _is_needed = frontier.is_needed
 MUTANTS = (

@@ -113,7 +113,7 @@ class Sink:
                 )
                 return self._commit(kafka, chunk, applied_lsn, sequence, kafka.noted)._replace(noted=())
             case actions.CommitChunk(sequence, applied_lsn):
-                check(find(kafka, MAIN) is None, "a chunk's commit would carry rows of the group")
+                check(find(kafka, MAIN) is None, "a chunk's commit would carry rows of the batch")
                 check(applied_lsn == kafka.applied_lsn, "a chunk moves the position")
                 check(sequence == kafka.sequence + 1, "the sequence is not dense")
                 return kafka._replace(sequence=sequence)

@@ -20,7 +20,7 @@ from model.recovery import Recovery
 from model.run import Model
 from model.scenarios import BY_NAME
 from model.world import World, ended
-from twofold.bridge import State, group, prepared
+from twofold.bridge import State, batch, prepared
 from twofold.bridge.actions import Forget
 from twofold.bridge.events import NO_PREPARE, MessageRead, PlainRead
 from twofold_common.positions import Lsn
@@ -48,10 +48,10 @@ class Mutant:
 
 
 def _without_group(function: Callable[..., State]) -> Callable[..., State]:
-    """What the function does happens as if nothing were gathered; the group comes after it."""
+    """What the function does happens as if nothing were gathered; the batch comes after it."""
 
     def out_of_order(state: State, *rest: Any) -> State:
-        return function(state._replace(group=None), *rest)._replace(group=state.group)
+        return function(state._replace(batch=None), *rest)._replace(batch=state.batch)
 
     return out_of_order
 
@@ -60,7 +60,7 @@ def _decide_on_the_prepare(state: State, event: Any, out: Any) -> State:
     if not state.skips(event.prepare_lsn):
         return _stage(state, event, out)
     out.append(Forget(event.identity))
-    return group.read_to(state, event.end_lsn)
+    return batch.read_to(state, event.end_lsn)
 
 
 def _park_without_abort(state: State, identity: Any, why: str, out: Any) -> State:
@@ -72,7 +72,7 @@ def _forget_the_ledger(state: State, identity: Any, how: Any, out: Any) -> State
 
 
 def _follow_at_any_time(state: State) -> State:
-    return group.join(state, state.read_lsn)
+    return batch.join(state, state.read_lsn)
 
 
 def _join_too_far(state: State, end_lsn: Any, **rest: Any) -> State:
@@ -81,7 +81,7 @@ def _join_too_far(state: State, end_lsn: Any, **rest: Any) -> State:
 
 def _end_taken_for_start(state: State, event: Any, out: Any) -> State:
     if isinstance(event, MessageRead):
-        return group.join(state, Lsn(event.end_lsn + 1), rows=1)
+        return batch.join(state, Lsn(event.end_lsn + 1), rows=1)
     return _apply(state, event, out)
 
 
@@ -90,11 +90,11 @@ def _apply_only_what_is_whole(state: State, event: Any, out: Any) -> State:
 
 
 def _written_is_read(state: State) -> Any:
-    return min(state.read_lsn, group.oldest_unacknowledged(state))
+    return min(state.read_lsn, batch.oldest_unacknowledged(state))
 
 
 def _flush_applied(state: State) -> Any:
-    return max(state.flush, min(state.applied_lsn, group.oldest_unresolved(state), group.oldest_uncommitted(state)))
+    return max(state.flush, min(state.applied_lsn, batch.oldest_unresolved(state), batch.oldest_uncommitted(state)))
 
 
 def _hold_whatever_kafka_has(state: State, record: Any) -> bool:
@@ -198,26 +198,26 @@ class InitialisingZombie(Recovery):
             yield going_on._replace(queue=(first, *going_on.queue))
 
 
-_oldest_unacknowledged = group.oldest_unacknowledged
-_stage, _park, _join, _close = prepared.stage, prepared.park, group.join, group.close
+_oldest_unacknowledged = batch.oldest_unacknowledged
+_stage, _park, _join, _close = prepared.stage, prepared.park, batch.join, batch.close
 _apply: Callable[[State, Any, Any], State] = stepping.apply
 
 LATE = replace(BY_NAME["one slot again and again"], cuts=1, timeouts=0, parks=0, second_line=False)
 
 MUTANTS = (
-    Mutant("hold the position one record too far", BY_NAME["one"], group, "oldest_unresolved", _one_record_too_far),
+    Mutant("hold the position one record too far", BY_NAME["one"], batch, "oldest_unresolved", _one_record_too_far),
     Mutant("skip with <=", BY_NAME["one"], State, "skips", lambda state, start: start <= state.resume_lsn),
     Mutant(
         "forget how far this session has read",
         replace(BY_NAME["one"], crashes=2),
-        group,
+        batch,
         "flush_position",
         _flush_applied,
     ),
     Mutant(
         "an outcome that was merely read is resolved",
         BY_NAME["one"],
-        group,
+        batch,
         "oldest_uncommitted",
         lambda _: NO_PREPARE,
     ),
@@ -242,7 +242,7 @@ MUTANTS = (
         "open in the middle of a transaction", BY_NAME["large"], prepared, "may_open", lambda state: state.caught_up
     ),
     Mutant(
-        "close in the middle of a transaction", BY_NAME["large"], group, "may_close", lambda state: not state.unanswered
+        "close in the middle of a transaction", BY_NAME["large"], batch, "may_close", lambda state: not state.unanswered
     ),
     Mutant(
         "close between a transaction's end and the half of the next that came with it",
@@ -253,33 +253,33 @@ MUTANTS = (
     ),
     Mutant("park without aborting", BY_NAME["one"], prepared, "park", _park_without_abort),
     Mutant("say nothing to the ledger in the end", BY_NAME["one"], prepared, "_resolved", _forget_the_ledger),
-    Mutant("progress beyond what is in the group", BY_NAME["one"], group, "join", _join_too_far),
+    Mutant("progress beyond what is in the batch", BY_NAME["one"], batch, "join", _join_too_far),
     Mutant(
-        "let progress follow the stream at any time", BY_NAME["quiet"], group, "advance_progress", _follow_at_any_time
+        "let progress follow the stream at any time", BY_NAME["quiet"], batch, "advance_progress", _follow_at_any_time
     ),
     Mutant(
         "repeat a message at the boundary", BY_NAME["quiet"], State, "has", lambda state, end: end < state.resume_lsn
     ),
     Mutant("take a message's end for its start", BY_NAME["quiet"], stepping, "apply", _end_taken_for_start),
-    Mutant("never follow the keepalives", BY_NAME["quiet"], group, "advance_progress", lambda state: state),
-    Mutant("take a number for progress alone", BY_NAME["quiet"], group, "close", _sequence_for_all),
+    Mutant("never follow the keepalives", BY_NAME["quiet"], batch, "advance_progress", lambda state: state),
+    Mutant("take a number for progress alone", BY_NAME["quiet"], batch, "close", _sequence_for_all),
     Mutant("keep a slot for good", BY_NAME["one"], prepared, "release", _release_nothing),
-    Mutant("acknowledge what was read", BY_NAME["synchronous"], group, "write_position", _written_is_read),
+    Mutant("acknowledge what was read", BY_NAME["synchronous"], batch, "write_position", _written_is_read),
     Mutant(
         "acknowledge a prepare that Kafka has not taken",
         BY_NAME["synchronous"],
-        group,
+        batch,
         "oldest_unacknowledged",
         lambda _: NO_PREPARE,
     ),
     Mutant("hold one that Kafka may have", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_kafka_has),
     Mutant("hold one that the ledger has", BY_NAME["held back"], gathering, "may_hold", _hold_whatever_the_ledger_has),
-    Mutant("report beyond one that is held", BY_NAME["held back"], group, "oldest_unresolved", _announced_only),
+    Mutant("report beyond one that is held", BY_NAME["held back"], batch, "oldest_unresolved", _announced_only),
     Mutant("report beyond what a run resolves", BY_NAME["held back"], stepping, "apply", _without_floor),
     Mutant(
         "acknowledge a prepare that is held",
         BY_NAME["held back, synchronous"],
-        group,
+        batch,
         "oldest_unacknowledged",
         _unacknowledged_of_the_announced,
     ),

@@ -55,7 +55,7 @@ class Worker:
             yield None if kafka is None else world._replace(kafka=kafka), chunk
 
     def foretell_wrong_ranges(self, world: World) -> Iterator[tuple[World, End | None]]:
-        """The group's commit record has travelled with its rows, and its ranges are not theirs.
+        """The batch's commit record has travelled with its rows, and its ranges are not theirs.
 
         The transaction is aborted, and the worker writes the rows again; nothing foretells where
         they lie then. With an end as `carry_out` says.

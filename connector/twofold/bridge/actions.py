@@ -62,7 +62,7 @@ class WriteFrontier:
 
 @dataclass(frozen=True, slots=True)
 class CommitMain:
-    """Commit the group: with commit record `sequence` if it has rows, and always with progress.
+    """Commit the batch: with commit record `sequence` if it has rows, and always with progress.
 
     Answer: MainCommitted.
     """

@@ -29,7 +29,7 @@ class Passed:
 class PlainUnfinished:
     """Rows of a plain transaction go to the main producer before its commit is read.
 
-    The group cannot close until its PlainRead.
+    The batch cannot close until its PlainRead.
     """
 
 
@@ -105,12 +105,12 @@ class RollbackPreparedRead:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """Nothing more waits on the replication socket: the group may close."""
+    """Nothing more waits on the replication socket: the batch may close."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnFull:
-    """The group has reached the limit of rows, bytes or age.
+    """The batch has reached the limit of rows, bytes or age.
 
     In mid-transaction it counts from its end.
     """
@@ -152,7 +152,7 @@ class IdleDue:
 
 
 class FrontierAsked(NamedTuple):
-    """What a frontier of a source group needs was asked, in the order of the fields.
+    """What a frontier of a source batch needs was asked, in the order of the fields.
 
     The frontier is written when the stream has passed `end_lsn`. Nothing is asked again before
     that: a busy stream would never pass the latest end.

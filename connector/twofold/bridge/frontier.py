@@ -1,8 +1,8 @@
 """The frontier: when it is written, and what it says. docs/inside/group.md has the reasons.
 
 The edge has asked first how far all members' commit records are visible, then which transactions
-are prepared here, then where this source's WAL ends. The frontier is written in the group's Kafka
-transaction, when the stream has passed that end, everything before it is in this group or in an
+are prepared here, then where this source's WAL ends. The frontier is written in the batch's Kafka
+transaction, when the stream has passed that end, everything before it is in this batch or in an
 earlier commit, and every prepared transaction that was read is announced.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from twofold.bridge.actions import Action, WriteFrontier
+from twofold.bridge.batch import ask_to_close, join
 from twofold.bridge.events import FrontierAsked
-from twofold.bridge.group import ask_to_close, join
 from twofold.bridge.state import State
 from twofold_common.positions import PreparedIdentity
 
@@ -81,23 +81,23 @@ def has_passed(state: State) -> bool:
 
 
 def begin(state: State) -> State:
-    """Close the group if a frontier is due, because the group's commit carries it. Without a group,
-    begin and close a group without rows.
+    """Close the batch if a frontier is due, because the batch's commit carries it. Without a batch,
+    begin and close a batch without rows.
     """
     if not is_due(state):
         return state
-    return ask_to_close(state if state.group is not None else join(state, state.read_lsn))
+    return ask_to_close(state if state.batch is not None else join(state, state.read_lsn))
 
 
 def write(state: State, out: list[Action]) -> State:
-    """Give out a frontier that is due, for the group that closes now.
+    """Give out a frontier that is due, for the batch that closes now.
 
-    Only if the group has every outcome so far: the commit of an open transaction closes the group
+    Only if the batch has every outcome so far: the commit of an open transaction closes the batch
     before that transaction has its own number.
     """
-    if not is_due(state) or state.asked is None or state.group is None:
+    if not is_due(state) or state.asked is None or state.batch is None:
         return state
-    sequence = state.sequence + (1 if state.group.rows else 0)
+    sequence = state.sequence + (1 if state.batch.rows else 0)
     named = in_doubt(state)
     out.append(WriteFrontier(sequence, state.read_lsn, state.asked.seen, named))
     return state._replace(asked=None, named=named)

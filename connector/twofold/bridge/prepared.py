@@ -17,8 +17,8 @@ from twofold.bridge.actions import (
     OpenPrepared,
     Refuse,
 )
+from twofold.bridge.batch import close, commit_answered, join, may_close, read_to
 from twofold.bridge.events import CommitPreparedRead, PrepareRead, RollbackPreparedRead
-from twofold.bridge.group import close, commit_answered, join, may_close, read_to
 from twofold.bridge.state import Phase, Prepared, State, UnansweredCommit
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
@@ -54,15 +54,15 @@ def may_open(state: State) -> bool:
 
 
 def is_turn(state: State) -> bool:
-    """Whether an open needs no group to close early: there is no group, or the group may close.
-    Otherwise a commit is in progress, and each group that closes behind it for an open would be one
+    """Whether an open needs no batch to close early: there is no batch, or the batch may close.
+    Otherwise a commit is in progress, and each batch that closes behind it for an open would be one
     more commit.
     """
-    return state.group is None or may_close(state)
+    return state.batch is None or may_close(state)
 
 
 def open_due(state: State, out: list[Action]) -> State:
-    """Open the transactions that are due, all behind one group; park them if the pool is full.
+    """Open the transactions that are due, all behind one batch; park them if the pool is full.
 
     The outcome that would free a slot comes later in the same stream, so waiting could last for
     ever. Under synchronous prepare it waits.
@@ -144,8 +144,8 @@ def release(state: State, identity: PreparedIdentity) -> State:
 def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
     """Decide at COMMIT PREPARED.
 
-    An open transaction commits its own Kafka transaction, after the group. A staged or parked
-    transaction joins the group.
+    An open transaction commits its own Kafka transaction, after the batch. A staged or parked
+    transaction joins the batch.
     """
     entry = state.find(event.identity)
     if state.skips(event.commit_lsn):

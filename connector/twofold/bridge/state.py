@@ -107,7 +107,7 @@ class TransactionsInDoubt:
         return f"TransactionsInDoubt({[*self]!r})"
 
 
-class Group(NamedTuple):
+class Batch(NamedTuple):
     """Outcomes that the main producer's next commit will carry."""
 
     since: Lsn  # no outcome that ends up to here is in it
@@ -159,10 +159,10 @@ class State(NamedTuple):
     ledger: SortedMap[PreparedIdentity, None] = SortedMap()  # those that are unresolved in the ledger
     reloaded: frozenset[PreparedIdentity] = frozenset()
     """Of those, the ones whose tables are all reloaded in this run."""
-    group: Group | None = None
+    batch: Batch | None = None
     unanswered: tuple[UnansweredCommit, ...] = ()
     unfinished: bool = False  # the main producer has rows of a transaction whose commit is not read
-    closing: bool = False  # the group is to be closed as soon as no commit is unanswered
+    closing: bool = False  # the batch is to be closed as soon as no commit is unanswered
     full: bool = False
     asked: FrontierAsked | None = None
     """What the next frontier needs; None: none is asked for."""
@@ -195,7 +195,7 @@ class State(NamedTuple):
 
     @property
     def must_wait(self) -> bool:
-        """Whether reading must stop: the group is full, and the commit before it is not
+        """Whether reading must stop: the batch is full, and the commit before it is not
         answered.
         """
         return self.full and bool(self.unanswered)

@@ -6,7 +6,7 @@ prepared transactions nor with the size of a turn.
 
 from __future__ import annotations
 
-from twofold.bridge import events, frontier, group, prepared
+from twofold.bridge import batch, events, frontier, prepared
 from twofold.bridge.actions import Action
 from twofold.bridge.events import Event
 from twofold.bridge.state import State
@@ -14,7 +14,7 @@ from twofold.bridge.state import State
 
 def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
     """Apply the event, then do everything that it made possible: open, write a frontier, close the
-    group, report.
+    batch, report.
     """
     out: list[Action] = []
     state = apply(state, event, out)
@@ -22,9 +22,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
         state = prepared.open_due(state, out)
     if state.asked is not None:
         state = frontier.begin(state)
-    if state.closing and group.may_close(state):
-        state = group.close(frontier.write(state, out), out)
-    state = group.report(state, out)
+    if state.closing and batch.may_close(state):
+        state = batch.close(frontier.write(state, out), out)
+    state = batch.report(state, out)
     return state, tuple(out)
 
 
@@ -32,12 +32,12 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
     """Say which function decides at which event."""
     match event:
         case events.PlainRead(transactions, rows, end_lsn, unfinished, oldest_prepare):
-            joined = group.join(state, end_lsn, transactions=transactions, rows=rows, oldest_prepare=oldest_prepare)
+            joined = batch.join(state, end_lsn, transactions=transactions, rows=rows, oldest_prepare=oldest_prepare)
             return joined._replace(unfinished=unfinished)
         case events.MessageRead(end_lsn):
-            return group.join(state, end_lsn, rows=1)
+            return batch.join(state, end_lsn, rows=1)
         case events.Passed(lsn):
-            return group.read_to(state, lsn)
+            return batch.read_to(state, lsn)
         case events.PlainUnfinished():
             return state._replace(unfinished=True)
         case events.PrepareRead():
@@ -49,7 +49,7 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
         case events.RollbackPreparedRead(identity):
             return prepared.rollback(frontier.note_outcome(state, identity), event, out)
         case events.MainCommitted(applied_lsn):
-            return group.commit_answered(state, applied_lsn, None)
+            return batch.commit_answered(state, applied_lsn, None)
         case events.PreparedCommitted(identity, applied_lsn):
             return prepared.committed(state, identity, applied_lsn, out)
         case events.PreparedOpened(identity):
@@ -57,11 +57,11 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
         case events.PreparedAborted(identity):
             return prepared.aborted(state, identity)
         case events.Drained():
-            return group.ask_to_close(state)
+            return batch.ask_to_close(state)
         case events.TurnFull():
-            return group.ask_to_close(state)._replace(full=state.group is not None)
+            return batch.ask_to_close(state)._replace(full=state.batch is not None)
         case events.IdleDue():
-            return group.ask_to_close(group.advance_progress(state))
+            return batch.ask_to_close(batch.advance_progress(state))
         case events.OpenDue(identity):
             return prepared.due(state, identity)
         case events.ParkDue(identity, why):
@@ -69,4 +69,4 @@ def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901
         case events.FrontierAsked():
             return frontier.ask(state, event)
         case events.ChunkDue():
-            return group.commit_chunk(state, out)
+            return batch.commit_chunk(state, out)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, Message
 
 from twofold.errors import RunEnded
-from twofold.kafka.batch import Record
 from twofold.kafka.record_sizes import largest_value
+from twofold.kafka.row_batch import Record
 
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twofold.kafka.batch import RowBatch
+from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Range
 
 PAUSE_FIRST = 16

@@ -26,7 +26,6 @@ from typing import Final, NoReturn
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from twofold.errors import RunEnded, TwofoldError
-from twofold.kafka.batch import Record
 from twofold.kafka.client import (
     FATAL,
     PURGED,
@@ -42,6 +41,7 @@ from twofold.kafka.client import (
 from twofold.kafka.deliveries import Deliveries, DeliveryCallback, PartitionWrites
 from twofold.kafka.late_ends import EndRule
 from twofold.kafka.record_sizes import largest_value, too_large
+from twofold.kafka.row_batch import Record
 from twofold.kafka.watch import Watch
 
 _SLICE_S: Final = 5.0

@@ -30,13 +30,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from twofold import failpoints
 from twofold.errors import Fenced, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
-from twofold.kafka.batch import Record, RowBatch
 from twofold.kafka.deliveries import PartitionWrites
 from twofold.kafka.forecast import Forecast, KeptGroup
 from twofold.kafka.late_ends import leave_patience
 from twofold.kafka.names import Names, commit_key
 from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.kafka.schema_registry import SchemaIds
 from twofold.kafka.sent_rows import SentRows
 from twofold.kafka.transaction_records import TransactionRecords

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from twofold.errors import Refused
-from twofold.kafka.batch import Record
+from twofold.kafka.row_batch import Record
 
 RECORD_BYTES = 8 << 20
 """As much as services allow for a topic."""

@@ -10,8 +10,8 @@ import time
 from typing import Final
 
 from twofold.errors import RunEnded
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.row_batch import RowBatch
 
 _PATIENCE_S: Final = 0.2
 """After that they are waited for: only a flush notices that the transaction has failed."""

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from twofold.kafka.batch import Record
 from twofold.kafka.names import Names
+from twofold.kafka.row_batch import Record
 from twofold.kafka.schema_registry import SchemaIds
 from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
 

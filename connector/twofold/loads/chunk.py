@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from twofold.kafka.batch import Record
+from twofold.kafka.row_batch import Record
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import NO_COMMAND, CarryOut, TopicState
 from twofold.lives.load_progress import LoadProgress

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from twofold.kafka.batch import VOID, Record, RowBatch
+from twofold.kafka.row_batch import VOID, Record, RowBatch
 from twofold.lives import topic_life
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut, CarryOut, WatchTopic

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 
-from twofold.kafka.batch import Record, RowBatch
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.lives.chunk_rule import ChangeMemory, Snapshot
 from twofold.loads.chunk import KEY_HEAD
 from twofold.loads.envelope_reader import Envelopes

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from twofold.config import OutboxRule
 from twofold.errors import SetupError
-from twofold.kafka.batch import Record, RowBatch
 from twofold.kafka.registrar import Registrar
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.kafka.topic_rules import RequiredTopic
 from twofold.outbox.event_schemas import EventSchemas
 from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable

@@ -1,7 +1,7 @@
 """Carries out the bridge's actions: makes each a job of the worker, with its rows and facts.
 
 It keeps what the bridge does not need for deciding: the waiting rows of prepared transactions, the
-times, and the content of the group's commit record. All of it is lost on kill -9, and PostgreSQL
+times, and the content of the batch's commit record. All of it is lost on kill -9, and PostgreSQL
 sends it again.
 """
 
@@ -17,8 +17,8 @@ from typing import Literal
 
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.publisher import Publisher
+from twofold.kafka.row_batch import RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
 from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
@@ -89,14 +89,14 @@ class ActionExecutor:
         self.group_records = 0
         self.group_bytes = 0
         self.group_outcome_bytes = 0
-        """About what the outcomes take in the group's commit record."""
+        """About what the outcomes take in the batch's commit record."""
 
     def stage(self, prepared: PreparedRows) -> None:
         """Keep a prepared transaction's rows until the bridge forgets it."""
         self._prepared[prepared.identity] = prepared
 
     def produce(self, batch: RowBatch) -> None:
-        """Produce rows for the group."""
+        """Produce rows for the batch."""
         self.group_records += batch.records
         self.group_bytes += batch.bytes
         self._submit(lambda: self._merger.produce(batch))
@@ -164,7 +164,7 @@ class ActionExecutor:
         return self._prepared.values()
 
     def produce_waited(self, rows: Rows) -> None:
-        """Produce rows for the group that leave the spool.
+        """Produce rows for the batch that leave the spool.
 
         A backlog has thousands of small ones: they go to the worker together, at the latest before
         any other job.
@@ -197,16 +197,16 @@ class ActionExecutor:
         self._queue(work)
 
     def resolve(self, outcomes: tuple[PreparedOutcome, ...]) -> None:
-        """Name these prepared transactions in the group's commit record."""
+        """Name these prepared transactions in the batch's commit record."""
         self._outcomes += outcomes
         self.group_outcome_bytes += sum(map(outcome_bytes, outcomes))
 
     def keep_told(self, told: Told) -> None:
-        """Pin what committed transactions tell that join the group."""
+        """Pin what committed transactions tell that join the batch."""
         self._tables.keep_told(told)
 
     def joins(self, committed_at_us: int) -> None:
-        """Note that an outcome of this time joins the group."""
+        """Note that an outcome of this time joins the batch."""
         self._committed_at_us = max(self._committed_at_us, committed_at_us)
 
     def execute(self, action: actions.Action, at_us: int) -> None:  # noqa: C901  (one flat dispatch)
@@ -320,7 +320,7 @@ class ActionExecutor:
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
-        self._tables.keep_told(prepared.told)  # not before: the group closes first
+        self._tables.keep_told(prepared.told)  # not before: the batch closes first
         commit, progress, pins = self._records(
             "prepared",
             action.sequence,

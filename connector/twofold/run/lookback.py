@@ -46,7 +46,7 @@ class LookbackWindow:
 
 
 SINCE_LAST_COMMIT = LookbackWindow(before_s=CLOCK_MS / 1000, to_the_end=False)
-"""Cheap: a group's rows are written after the commit before it was answered, by the clock of the
+"""Cheap: a batch's rows are written after the commit before it was answered, by the clock of the
 broker that wrote them.
 """
 

@@ -178,9 +178,9 @@ class Run:
             for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
                 self._take_collected(collected)
         except (Refused, TopicRestart) as refusal:
-            if refusal is self._worker.failure:  # of an earlier group, which no later run publishes either
+            if refusal is self._worker.failure:  # of an earlier batch, which no later run publishes either
                 raise
-            if self._collector.gathered or self.state.group is not None or self.state.unanswered:
+            if self._collector.gathered or self.state.batch is not None or self.state.unanswered:
                 raise RefusedBehind(refusal, self._collector.at) from refusal
             raise
         failpoints.hit("after_decode")
@@ -240,12 +240,12 @@ class Run:
 
     def _end_turn_if_full(self) -> None:
         now = time.monotonic()
-        if self.state.group is None:
+        if self.state.batch is None:
             self._group_since = None
             return
         self._group_since = self._group_since or now
         limits, rows = self._limits, self._executor.group_records
-        if self.state.unanswered:  # Kafka is the slower one: larger groups cost it less, and it could not take one yet
+        if self.state.unanswered:  # Kafka is the slower one: larger batches cost it less, and it could not take one yet
             full = rows >= limits.rows * ROWS_FACTOR
         else:
             full = rows >= limits.rows or now - self._group_since >= limits.time

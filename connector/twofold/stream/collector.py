@@ -2,7 +2,7 @@
 encoded rows, and makes the bridge's events.
 
 Rows are never decoded here. The relation's oid is read, and the raw message goes through the
-relation's plan into a `RowBatch`. Rows of plain transactions go into the group's batch. Rows of
+relation's plan into a `RowBatch`. Rows of plain transactions go into the main one. Rows of
 prepared transactions wait in the spool under their identity, unless `gathered_run` still holds
 them; rows of transactions in progress (`streamed`) wait there for their end. A transaction that is
 already in Kafka is skipped by its Begin alone.
@@ -27,7 +27,7 @@ from twofold.bridge.events import (
 )
 from twofold.descriptions.told_table import PREFIX
 from twofold.errors import MalformedMessage
-from twofold.kafka.batch import Record, RowBatch
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.outbox.outbox import OutboxTable
 from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
@@ -44,7 +44,7 @@ from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 
 _ROWS = frozenset(b"IUD")
 _GROUP_BYTES = 1 << 20
-"""The size of a piece that goes to the group: each is one job of the worker."""
+"""The size of a piece that goes to the batch: each is one job of the worker."""
 _TRUNCATE_BYTES = 512
 """The approximate size of one record."""
 
@@ -224,7 +224,7 @@ class Collector:
         return waiting
 
     def _hand_over(self) -> Iterator[CollectedEvent]:
-        """Yield the group's rows with their event: neighbouring outcomes, and the unfinished
+        """Yield the batch's rows with their event: neighbouring outcomes, and the unfinished
         transaction behind them. Whatever event follows, the bridge then knows where the oldest
         unannounced prepare is.
         """
@@ -341,7 +341,7 @@ class Collector:
 
     def _commit(self, message: m.Commit, wal_start: int) -> Iterator[CollectedEvent]:
         """End a plain transaction. If it was handed over in part, hand over the rest now, alone:
-        behind it the group may close.
+        behind it the batch may close.
         """
         current = self._transaction(message)
         begun = current.begun

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from twofold.bridge.events import NO_PREPARE, PlainRead, PlainUnfinished, Unannounced
 from twofold.descriptions.told_table import ToldTable
-from twofold.kafka.batch import RowBatch
+from twofold.kafka.row_batch import RowBatch
 from twofold.source import messages as m
 from twofold.stream.bookkeeping_records import outcome
 from twofold.stream.waiting_rows import BatchRows, CollectedEvent
@@ -77,7 +77,7 @@ class CurrentTransaction:
     begun: m.Begin | m.BeginPrepare | None = None
     """The message that began it."""
     handed_over: bool = False
-    """Some of its rows have gone to the group."""
+    """Some of its rows have gone to the batch."""
 
 
 class GatheredRun:
@@ -158,7 +158,7 @@ class GatheredRun:
         tell.
 
         `unfinished`: rows of a transaction whose commit is not read are in the batch too. One event
-        names both. With two, the group could close between them with half a transaction in it.
+        names both. With two, the batch could close between them with half a transaction in it.
         """
         if self.has_outcomes:
             resolved = self._oldest_resolved, self._committed, self._rolled_back

@@ -20,7 +20,7 @@ from typing import Any
 
 from twofold.descriptions.told_table import PREFIX, ToldTable
 from twofold.errors import RunEnded
-from twofold.kafka.batch import Record, RowBatch
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.outbox.event_topics import size_of
 from twofold.outbox.outbox import OutboxEvent, OutboxTable
 from twofold.source import messages as m

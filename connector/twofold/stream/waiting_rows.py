@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from twofold.bridge.events import Event
 from twofold.gids import ParsedGid
-from twofold.kafka.batch import RowBatch, Settled
+from twofold.kafka.row_batch import RowBatch, Settled
 from twofold.spool import SpooledRows
 from twofold.tables.table_version import TableVersion
 from twofold.tables.told_tables import NOTHING_TOLD, Told

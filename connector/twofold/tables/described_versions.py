@@ -6,7 +6,7 @@ Pure: nothing here asks a server.
 
 from __future__ import annotations
 
-from twofold.kafka.batch import PROVISIONAL_KEY_ID
+from twofold.kafka.row_batch import PROVISIONAL_KEY_ID
 from twofold.tables.table_version import DescribedVersion, TableVersion
 from twofold_avro.shapes import TableShape
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from twofold import __version__
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.registrar import Registrar
+from twofold.kafka.row_batch import RowBatch
 from twofold.outbox.event_topics import EventTopics
 from twofold.source import messages as m
 from twofold.tables.table_version import TransactionInfo

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from twofold.kafka.batch import VOID
+from twofold.kafka.row_batch import VOID
 from twofold.source.catalog import Catalog
 from twofold.source.flaws import covers, refusal_of, uncovered
 from twofold.source.messages import Relation

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from twofold import __version__
 from twofold.errors import Refused
 from twofold.gids import OPAQUE, ParsedGid
-from twofold.kafka.batch import PROVISIONAL_KEY_ID, VOID, Record, RowBatch
+from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, VOID, Record, RowBatch
 from twofold.outbox.outbox import OutboxTable
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader

@@ -20,8 +20,8 @@ from collections.abc import Iterable
 from twofold.config import OutboxRule
 from twofold.descriptions.description import Description
 from twofold.errors import Refused, RunEnded
-from twofold.kafka.batch import PROVISIONAL_KEY_ID, VOID
 from twofold.kafka.registrar import Registrar
+from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, VOID
 from twofold.kafka.topic_rules import RequiredTopic
 from twofold.loads.chunk import TableEncoding
 from twofold.outbox.event_topics import EventTopics

@@ -166,7 +166,7 @@ class Activity:
         state = self._state
         if state is None:
             return Positions()
-        gathered = state.group.transactions if state.group else 0
+        gathered = state.batch.transactions if state.batch else 0
         return Positions(
             state.read_lsn, state.applied_lsn, state.flush, state.sequence, self._commits.transactions + gathered
         )
@@ -187,7 +187,7 @@ class Activity:
             case actions.AppendStaged():
                 self._commits.gather(at_us)
             case actions.CommitMain(_, _, transactions, rows):
-                self._commits.give_group(transactions, rows, now)
+                self._commits.give_batch(transactions, rows, now)
             case actions.CommitChunk():
                 self._commits.give_chunk(now)
             case actions.CommitOpenPrepared(identity):

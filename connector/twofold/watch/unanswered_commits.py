@@ -41,10 +41,10 @@ class UnansweredCommits:
         return self._commits[0].given_at if self._commits else None
 
     def gather(self, at_us: int) -> None:
-        """Note rows for the group that were committed at the source then."""
+        """Note rows for the batch that were committed at the source then."""
         self._oldest_us = self._oldest_us or at_us
 
-    def give_group(self, transactions: int, rows: int, now: float) -> None:
+    def give_batch(self, transactions: int, rows: int, now: float) -> None:
         self._commits.append(
             _UnansweredCommit("main" if rows else "progress", transactions, rows, self._oldest_us, now)
         )

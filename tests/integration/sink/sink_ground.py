@@ -13,12 +13,12 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from twofold.errors import UncertainEnd
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.client import KafkaSettings
 from twofold.kafka.fencing import Fencing, fence
 from twofold.kafka.names import Names
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.publisher import Publisher
+from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.schema_registry import Registry, SchemaIds
 from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
 from twofold.kafka.topics import Topics

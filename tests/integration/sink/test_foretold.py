@@ -16,10 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, eventually, progress, read
 from twofold.errors import TwofoldError
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.forecast import RECORDS_MAX
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.publisher import Publisher
+from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Commit, Range
 
 pytestmark = pytest.mark.core

@@ -9,7 +9,7 @@ import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress, read
 from twofold.errors import Refused
-from twofold.kafka.batch import RowBatch
+from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Commit, Pin, Prepared, Range
 
 pytestmark = pytest.mark.core

@@ -51,7 +51,7 @@ def test_one_that_ends_before_it_is_written_is_in_doubt_no_more() -> None:
 
 
 def test_the_commit_of_an_open_one_is_never_between_its_frontier_and_its_number() -> None:
-    """It closes the group before its own number is given out."""
+    """It closes the batch before its own number is given out."""
     state, _ = run(START, events.PrepareRead(ONE, Lsn(100), Lsn(110), rows=1), events.OpenDue(ONE))
     state, _ = run(state, events.PreparedOpened(ONE), events.PlainRead(1, 1, Lsn(120)), asked(130))
     state, given = run(state, events.CommitPreparedRead(ONE, Lsn(120), Lsn(130)))

@@ -98,7 +98,7 @@ def test_ledger_learns_only_of_those_that_stay() -> None:
 
 
 def test_while_a_commit_is_in_progress_no_group_closes_for_an_open() -> None:
-    """Two that are due meanwhile follow one group, and not one each."""
+    """Two that are due meanwhile follow one batch, and not one each."""
     state, _ = run(start(), plain(110), Drained(), prepare(A, 110), plain(130), prepare(B, 130))
     state, done = run(state, OpenDue(A), OpenDue(B))
     assert done == []

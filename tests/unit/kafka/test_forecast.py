@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.forecast import BYTES_MAX, PAUSE_FIRST, RECORDS_MAX, Forecast, KeptGroup
+from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Range
 
 

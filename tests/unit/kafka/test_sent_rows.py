@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from twofold.errors import Fenced, RunEnded
 from twofold.kafka import sent_rows
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.deliveries import Deliveries, PartitionWrites
 from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.sent_rows import SentRows
 
 

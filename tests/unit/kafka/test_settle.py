@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from twofold.kafka.batch import PROVISIONAL_KEY_ID, RowBatch, Settled
+from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, RowBatch, Settled
 from twofold_avro import wire
 
 PROVISIONAL, KEY, VALUE = 0x7F00_0001, 7, 9

@@ -17,10 +17,10 @@ from twofold.errors import (
     Unreachable,
     UsageError,
 )
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.client import KafkaSettings, sort_error, sorted_errors
 from twofold.kafka.late_ends import SENT_ONCE_S
 from twofold.kafka.names import Names
+from twofold.kafka.row_batch import RowBatch
 
 
 def test_a_batch_keeps_order_and_counts_what_is_in_it() -> None:

@@ -16,7 +16,7 @@ import pytest
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
 from twofold.kafka.backfill_commands import TopicCommand
-from twofold.kafka.batch import Record, RowBatch
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
 from twofold.lives.load_progress import LoadProgress

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from twofold.kafka.batch import Record, RowBatch
 from twofold.kafka.publisher import Publisher
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.loads.chunk import Chunk, TableEncoding
 from twofold.loads.load_merger import LoadMerger, LoadRecords

@@ -18,8 +18,8 @@ from helpers.source.frames import frame
 from twofold.bridge import events
 from twofold.config import OutboxRule
 from twofold.errors import Refused, SetupError
-from twofold.kafka.batch import RowBatch
 from twofold.kafka.registrar import Registrar
+from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.topic_rules import RequiredTopic
 from twofold.outbox.event_topics import EventTopics
 from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable

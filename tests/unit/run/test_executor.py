@@ -13,7 +13,7 @@ import pytest
 
 from twofold import gids
 from twofold.bridge import Event, actions, events
-from twofold.kafka.batch import RowBatch
+from twofold.kafka.row_batch import RowBatch
 from twofold.loads.load_merger import Published
 from twofold.run import executor as module
 from twofold.run.executor import ActionExecutor, ReportedPositions

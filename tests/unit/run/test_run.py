@@ -45,7 +45,7 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
     """
     names = "session executor worker timers doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
-    loading, state = MagicMock(), MagicMock(must_wait=False, group=None)
+    loading, state = MagicMock(), MagicMock(must_wait=False, batch=None)
     loading.due.return_value = None
     collector = MagicMock(half_prepared=half_prepared, reached=False)
     stop = MagicMock()
@@ -189,7 +189,7 @@ def test_an_empty_socket_is_waited_for_until_one_that_is_held_is_due_and_then_it
 
 
 def test_an_answer_that_comes_right_behind_the_others_is_not_overslept() -> None:
-    """The socket would be waited for, up to half a second, while a group could be committed."""
+    """The socket would be waited for, up to half a second, while a batch could be committed."""
     names = "executor doubt_warnings limits registrar"
     parts: Any = {name: MagicMock() for name in names.split()}
     timers, collector, session = MagicMock(), MagicMock(half_prepared=False, reached=False), MagicMock()

@@ -41,7 +41,7 @@ def test_one_that_ripens_while_the_socket_is_busy_is_opened_when_it_is_empty(tim
 
 
 def test_those_that_are_more_than_the_pool_has_producers_wait_ten_times_as_long(timers: Timers) -> None:
-    """A few hundred a second can be opened and committed; the group takes thousands."""
+    """A few hundred a second can be opened and committed; the batch takes thousands."""
     for in_doubt, each in enumerate((A, B, C), 1):
         timers.staged(each, 100, in_doubt)
     assert timers.due(100.02, drained=True, in_doubt=MORE) == [OpenDue(A), OpenDue(B)]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from twofold.bridge import actions, events, initial, step
-from twofold.kafka.batch import RowBatch
+from twofold.kafka.row_batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream.collector import Collector

@@ -18,7 +18,7 @@ import pytest
 
 from twofold.bridge import Event, Policy, State, actions, events, initial, step
 from twofold.bridge.events import NO_PREPARE
-from twofold.kafka.batch import RowBatch
+from twofold.kafka.row_batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream import gathered_run

@@ -18,8 +18,8 @@ import pytest
 from twofold.bridge import events
 from twofold.descriptions.told_table import ToldTable
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
-from twofold.kafka.batch import VOID
 from twofold.kafka.registrar import Registrar
+from twofold.kafka.row_batch import VOID
 from twofold.kafka.subjects import RequireRules
 from twofold.kafka.topic_rules import RequiredTopic
 from twofold.lives.load_life import LoadEnded, TopicEmptied

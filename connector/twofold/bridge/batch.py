@@ -1,4 +1,4 @@
-"""The group: outcomes gathered for the main producer's next commit, the commits in progress, and
+"""The batch: outcomes gathered for the main producer's next commit, the commits in progress, and
 the positions that PostgreSQL may be told.
 
 Commits are serial, in the order of the source. Both positions only grow. `flush` says which WAL the
@@ -11,7 +11,7 @@ from __future__ import annotations
 from twofold.bridge.actions import Action, CommitChunk, CommitMain, LedgerState, NoteInDoubt, Report
 from twofold.bridge.events import NO_PREPARE
 from twofold.bridge.sorted_map import SortedMap
-from twofold.bridge.state import Group, Phase, State, UnansweredCommit
+from twofold.bridge.state import Batch, Phase, State, UnansweredCommit
 from twofold.errors import RunEnded
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -19,21 +19,21 @@ from twofold_common.positions import Lsn, PreparedIdentity
 def join(
     state: State, end_lsn: Lsn, *, transactions: int = 0, rows: int = 0, oldest_prepare: Lsn = NO_PREPARE
 ) -> State:
-    """Add outcomes that end at `end_lsn` to the group.
+    """Add outcomes that end at `end_lsn` to the batch.
 
     `oldest_prepare`: the oldest prepare that one of them resolves.
     """
-    group = state.group or Group(
+    batch = state.batch or Batch(
         since=state.read_lsn, applied_lsn=state.read_lsn, oldest_prepare=NO_PREPARE, transactions=0, rows=0
     )
-    joined = Group(
-        group.since,
+    joined = Batch(
+        batch.since,
         end_lsn,
-        min(group.oldest_prepare, oldest_prepare),
-        group.transactions + transactions,
-        group.rows + rows,
+        min(batch.oldest_prepare, oldest_prepare),
+        batch.transactions + transactions,
+        batch.rows + rows,
     )
-    return state._replace(group=joined, read_lsn=max(state.read_lsn, end_lsn))
+    return state._replace(batch=joined, read_lsn=max(state.read_lsn, end_lsn))
 
 
 def read_to(state: State, end_lsn: Lsn) -> State:
@@ -46,16 +46,16 @@ def read_to(state: State, end_lsn: Lsn) -> State:
 
 
 def close(state: State, out: list[Action]) -> State:
-    """Give out the group's commit, and with it the entries that the ledger does not have yet."""
-    if state.group is None:
+    """Give out the batch's commit, and with it the entries that the ledger does not have yet."""
+    if state.batch is None:
         return state
     state = _note_in_ledger(state, out)
-    assert state.group is not None
-    group, sequence = state.group, state.sequence + (1 if state.group.rows else 0)
-    out.append(CommitMain(sequence, group.applied_lsn, group.transactions, group.rows))
-    commit = UnansweredCommit(group.since, group.applied_lsn, group.oldest_prepare, None)
+    assert state.batch is not None
+    batch, sequence = state.batch, state.sequence + (1 if state.batch.rows else 0)
+    out.append(CommitMain(sequence, batch.applied_lsn, batch.transactions, batch.rows))
+    commit = UnansweredCommit(batch.since, batch.applied_lsn, batch.oldest_prepare, None)
     return state._replace(
-        group=None, sequence=sequence, unanswered=(*state.unanswered, commit), closing=False, full=False
+        batch=None, sequence=sequence, unanswered=(*state.unanswered, commit), closing=False, full=False
     )
 
 
@@ -72,7 +72,7 @@ def _note_in_ledger(state: State, out: list[Action]) -> State:
 
 
 def may_close(state: State) -> bool:
-    """Whether the group may close: no commit is in progress, and no source transaction would be
+    """Whether the batch may close: no commit is in progress, and no source transaction would be
     torn.
     """
     return not state.unanswered and not state.unfinished
@@ -93,12 +93,12 @@ def commit_chunk(state: State, out: list[Action]) -> State:
 
 
 def ask_to_close(state: State) -> State:
-    """Close the group as soon as it may close."""
-    return state._replace(closing=state.group is not None)
+    """Close the batch as soon as it may close."""
+    return state._replace(closing=state.batch is not None)
 
 
 def advance_progress(state: State) -> State:
-    """Begin a group without rows that moves progress to the stream's position, if the server can
+    """Begin a batch without rows that moves progress to the stream's position, if the server can
     then forget WAL, or the ledger lacks an entry.
     """
     oldest = state.prepared.oldest
@@ -149,8 +149,8 @@ def oldest_uncommitted(state: State) -> Lsn:
 
     A restart needs its rows once more.
     """
-    group = state.group.oldest_prepare if state.group else NO_PREPARE
-    return min([group, *(commit.oldest_prepare for commit in state.unanswered)])
+    batch = state.batch.oldest_prepare if state.batch else NO_PREPARE
+    return min([batch, *(commit.oldest_prepare for commit in state.unanswered)])
 
 
 def write_position(state: State) -> Lsn:
@@ -165,8 +165,8 @@ def write_position(state: State) -> Lsn:
         return state.read_lsn
     if state.unanswered:
         reachable = state.unanswered[0].since
-    elif state.group:
-        reachable = state.group.since
+    elif state.batch:
+        reachable = state.batch.since
     else:
         reachable = state.read_lsn
     if reachable <= state.write:
