@@ -174,6 +174,7 @@ class Seen:
 
     prefix: str
     sequence: int
+    stream_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ VALUES: tuple[Record, ...] = (
     Progress(100, 5, "74", 1, "bank", "bank", 8, 5),
     Pin("public", "t", 6, '"string"', 1, 2, "running", b"bound", 16384, None),
     Prepared(7, "gid", 100, 5, "open", 3, ("bank.public.t",), "global", "branch", 4),
-    Frontier("g", 5, 100, (Seen("west", 4),), (BranchInDoubt("global", "gid", 7),), 5),
+    Frontier("g", 5, 100, (Seen("west", 4, "stream"),), (BranchInDoubt("global", "gid", 7),), 5),
 )
 IDS = {type(value): number for number, value in enumerate(VALUES, 1)}
 _OTHERS = {90: '"string"', 91: '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}', 92: "[]"}

@@ -87,7 +87,7 @@ class Worker:
                 self.branches.append(identity.gid)
             case actions.WriteFrontier(sequence, _, seen, in_doubt):
                 doubts = {global_id(each.gid): (each.gid,) for each in in_doubt}
-                self.frontier = Frontier(sequence, dict(seen), doubts)
+                self.frontier = Frontier(sequence, {each.prefix: each.sequence for each in seen}, doubts)
                 self.source.world.frontier_given_out(self)
             case actions.CommitMain(sequence, applied_lsn, _, rows):
                 branches, self.branches = tuple(self.branches), []
@@ -296,7 +296,7 @@ class Source:
             case "seen":
                 self.reached = {each.name: len(each.kafka.commits) for each in self.world.sources}
                 others = (each for each in self.world.sources if each is not self)
-                return tuple((each.name, len(each.kafka.commits)) for each in others)
+                return tuple(events.MemberSeen(each.name, len(each.kafka.commits), "") for each in others)
             case "listed":
                 return frozenset(self.prepared.values())
             case _:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from twofold.bridge.events import MemberSeen
 from twofold_common.positions import Lsn, PreparedIdentity
 
 
@@ -56,7 +57,7 @@ class WriteFrontier:
 
     sequence: int
     lsn: Lsn
-    seen: tuple[tuple[str, int], ...]
+    seen: tuple[MemberSeen, ...]
     in_doubt: frozenset[PreparedIdentity]
 
 

@@ -151,6 +151,16 @@ class IdleDue:
     """Progress and ledger are due to be brought up to date, if nothing else has done so."""
 
 
+class MemberSeen(NamedTuple):
+    """How far another member of the source group was visible."""
+
+    prefix: str
+    sequence: int
+    """Its last visible commit record."""
+    stream_id: str
+    """The stream that the number belongs to. A member whose prefix was made again counts from 1."""
+
+
 class FrontierAsked(NamedTuple):
     """What a frontier of a source batch needs was asked, in the order of the fields.
 
@@ -158,8 +168,7 @@ class FrontierAsked(NamedTuple):
     that: a busy stream would never pass the latest end.
     """
 
-    seen: tuple[tuple[str, int], ...]
-    """The last visible commit record of each other member, by prefix."""
+    seen: tuple[MemberSeen, ...]
     listed: frozenset[PreparedIdentity]
     """The transactions that PostgreSQL lists as prepared."""
     end_lsn: Lsn

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from twofold.bridge import State, frontier
-from twofold.bridge.events import FrontierAsked
+from twofold.bridge.events import FrontierAsked, MemberSeen
 from twofold.errors import TwofoldError
 from twofold.group.member_commits import MemberCommits
 from twofold.source.wal_end import WalEnd
@@ -97,7 +97,9 @@ class FrontierAsks:
     def _ask(self, commits: MemberCommits) -> FrontierAsked:
         views = commits.views
         questions: Mapping[str, Callable[[], object]] = {
-            "seen": lambda: tuple((name, view.sequence) for name, view in views.items() if name != self._prefix),
+            "seen": lambda: tuple(
+                MemberSeen(name, view.sequence, view.stream_id) for name, view in views.items() if name != self._prefix
+            ),
             "listed": self._source.prepared,
             "end_lsn": self._source.end,
         }

@@ -1,6 +1,7 @@
 """Follows the commit records of a source group's members: how far each is visible, and which one
 was the last that a frontier must know. Both are in a commit record's key: a busy member writes
-hundreds of them a second, and none is decoded.
+hundreds of them a second. One of each look is decoded: it says whether the stream is still the
+same.
 
 Begins with each member's progress, which is always there, and the end of its commit records, which
 retention may have removed. Used by one thread. What it says is never more than what is visible; it
@@ -12,7 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from twofold.errors import SetupError
+from confluent_kafka import Message
+
+from twofold.errors import RunEnded, SetupError
 from twofold.kafka.client import GRANT, KafkaSettings
 from twofold.kafka.decoding import Decoder, place_of, unreadable
 from twofold.kafka.metadata import ask_brokers
@@ -20,7 +23,7 @@ from twofold.kafka.names import read_commit_key
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
 from twofold_avro.names import TopicNames
-from twofold_avro.records import Progress
+from twofold_avro.records import Commit, Progress
 
 _TAIL = 64
 """Commit records are followed from this far before the end: what came between the two reads."""
@@ -32,6 +35,8 @@ _FETCH_MS = 200
 class MemberView:
     """How far one member is visible."""
 
+    stream_id: str = ""
+    """Which stream the numbers belong to."""
     sequence: int = 0
     needed: int = 0
     """The last visible commit record with a prepared transaction, or with the end of a load."""
@@ -71,7 +76,8 @@ class MemberCommits:
         for message in reader.read(reader.visible(PartitionId(topic, 0) for topic in progress)):
             if b"/" not in (message.key() or b"") and message.value() is not None:  # others have one in their key
                 view = progress[message.topic() or ""]
-                view.sequence = max(view.sequence, self._decoder.decode_message(Progress, message).sequence)
+                found = self._decoder.decode_message(Progress, message)
+                view.stream_id, view.sequence = found.stream_id, found.sequence
         bounds = reader.bounds(PartitionId(topic, 0) for topic in self._commits)
         starts = {place: max(each.low, each.high - _TAIL) for place, each in bounds.items()}
         self._follower = TopicFollower(self._settings, starts, fetch_ms=_FETCH_MS)
@@ -79,6 +85,7 @@ class MemberCommits:
     def follow(self, wait_s: float) -> None:
         """Take what has become visible, for so long."""
         assert self._follower is not None, "begin comes first"
+        last: dict[str, Message] = {}
         for message in self._follower.read_new(wait_s):
             key = read_commit_key(message.key())
             if key is None:
@@ -87,6 +94,16 @@ class MemberCommits:
             view.sequence = max(view.sequence, key.sequence)
             if key.is_awaited:
                 view.needed = max(view.needed, key.sequence)
+            last[message.topic() or ""] = message
+        for topic, message in last.items():
+            self._require_stream(self._commits[topic].stream_id, message)
+
+    def _require_stream(self, stream_id: str, message: Message) -> None:
+        """End here if a member's topics were made again: its numbers began again, too."""
+        if self._decoder.decode_message(Commit, message).stream_id != stream_id:
+            raise RunEnded(
+                f"{message.topic()} was made again, and has the commit records of another stream: frontiers go on with it"
+            )
 
     def close(self) -> None:
         if self._follower is not None:

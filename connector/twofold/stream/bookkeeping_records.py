@@ -63,7 +63,7 @@ class FrontierOrigin:
             group=self.group,
             sequence=action.sequence,
             lsn=action.lsn,
-            seen=tuple(Seen(prefix, sequence) for prefix, sequence in action.seen),
+            seen=tuple(Seen(*each) for each in action.seen),
             in_doubt=tuple(in_doubt),
             written_at=time.time_ns() // 1000,
         )

@@ -123,7 +123,8 @@ class GroupMirror:
 
     def _advance(self, cuts: GlobalCuts) -> bool:
         """Apply and publish the next global cut, if there is one. Return whether one may follow."""
-        members = {prefix: topics.as_member() for prefix, topics in self._topics.items()}
+        streams = {prefix: topics.stream_id for prefix, topics in self._topics.items()}
+        members = {prefix: topics.as_member(streams) for prefix, topics in self._topics.items()}
         chosen, now = self._choose(cuts, members), self._clock()
         if not self._membership.may_apply(chosen, {p: each.cut.sequence for p, each in self._mirrors.items()}, now):
             return False

@@ -9,7 +9,8 @@ read again when they are due.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -62,6 +63,8 @@ class MemberTopics:
         self._held = 0
         """Ranges of those that are held as a whole."""
         self._frontier: Frontier | None = None
+        self._seen_streams: Mapping[str, str] = {}
+        """Which stream of each other member the frontier has seen."""
         self._frontier_offset = UNKNOWN
 
     @property
@@ -104,6 +107,7 @@ class MemberTopics:
         """Take the frontiers that are new; the last one counts."""
         for row in rows:
             seen = {each["prefix"]: each["sequence"] for each in row["seen"]}
+            self._seen_streams = {each["prefix"]: each["stream_id"] for each in row["seen"]}
             gids: dict[str, tuple[str, ...]] = {}
             for each in row["in_doubt"]:
                 gids[each["global_id"]] = (*gids.get(each["global_id"], ()), each["gid"])
@@ -150,11 +154,24 @@ class MemberTopics:
         held = [each for each in records if each is not None]
         return held if len(held) == len(records) else None
 
-    def as_member(self) -> Member:
-        """Return what the choice of a cut needs."""
+    @property
+    def stream_id(self) -> str:
+        """The stream of the commit records; empty before the first."""
+        return self._known.stream_id
+
+    def as_member(self, streams: Mapping[str, str]) -> Member:
+        """Return what the choice of a cut needs; `streams`: which stream of each member is read.
+
+        What the frontier says of another stream of a member, whose prefix was made again, says
+        nothing of this one.
+        """
+        frontier = self._frontier
+        if frontier is not None:
+            is_read = {each: streams.get(each) == stream for each, stream in self._seen_streams.items()}
+            frontier = replace(frontier, seen={each: n for each, n in frontier.seen.items() if is_read[each]})
         branches = (CommittedBranch(each.sequence, name) for each in self._pending for name in each.global_ids)
         loads = tuple(each.sequence for each in self._pending if each.ends_a_load)
-        return Member(self._cut, self._last[0], tuple(branches), self._frontier, loads)
+        return Member(self._cut, self._last[0], tuple(branches), frontier, loads)
 
     def find_limit(self, rows: int, ranges: int) -> int:
         """Return the last commit record up to which there are at most so many rows and ranges.

@@ -143,6 +143,40 @@ def test_an_idle_group_comes_to_rest_after_outcomes_that_leave_no_commit_record(
         west.close()
 
 
+def test_a_member_that_begins_again_is_not_taken_for_what_it_was(connector: Maker) -> None:
+    """Its numbers begin again, too: the west must not say that it has seen them all."""
+    group = Group(connector)
+    west, east = group.west, group.east
+    for here in (west, east):
+        here.start()
+    for number in range(2, 6):
+        east.sql(f"INSERT INTO account VALUES ({number}, 1, 'former')")
+        east.caught_up()
+
+    def seen() -> dict[str, Any]:
+        (found,) = (group.frontier(west) or {}).get("seen") or ({},)
+        return found
+
+    def knows_all() -> bool:
+        last = east.records("commits")[-1:]
+        return bool(last) and (last[0]["sequence"], last[0]["stream_id"]) == (seen()["sequence"], seen()["stream_id"])
+
+    for branch in group.prepare("former", 9):
+        branch.tpc_commit()
+    wait_until(knows_all, 30, "the west has seen the former stream")
+    former = seen()
+    assert former["sequence"] > 3
+    east.runs[-1].stop()
+    east.twofold("reset", "--yes", ok=True)
+    east.delete_topics()
+    east.twofold("init", ok=True)
+    east.start()
+    for branch in group.prepare("later", 10):
+        branch.tpc_commit()
+    wait_until(knows_all, 60, "the west has seen the new stream")
+    assert seen()["sequence"] < former["sequence"], "its numbers began again"
+
+
 def told(here: Installation, *arguments: str) -> str:
     return here.twofold(*arguments, ok=True).stdout
 

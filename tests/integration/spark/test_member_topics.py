@@ -49,7 +49,7 @@ def read(spark: SparkSession, writer: Writer, topics: Topics) -> int:
     """Return the last commit record that is known."""
     writer.visible()
     topics.group.read(spark)
-    return topics.as_member().known
+    return topics.as_member({}).known
 
 
 def recreate(writer: Writer) -> Writer:

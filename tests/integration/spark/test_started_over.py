@@ -8,11 +8,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from fixtures.connector import Installation, Maker, wait_until
+from fixtures.connector import Installation, Maker
 from fixtures.spark import Lake, new_lake
 from helpers.connector.ledger import SCHEMA
 from twofold_spark.errors import Refused
@@ -31,7 +30,7 @@ def test_the_mirror_of_the_former_stream_shows_its_last_cut_and_a_new_place_the_
 
     done = here.twofold("reset", "--yes", ok=True)
     assert f"the topics {here.prefix}.* stay: delete them" in done.stdout + done.stderr
-    _delete_topics(here)
+    here.delete_topics()
     here.sql("DELETE FROM account WHERE id < 3", "UPDATE account SET note = 'changed'")
     new = new_lake(spark, lake.writer, tmp_path / "new")
     new.prefix = here.prefix
@@ -60,15 +59,3 @@ def _read_mirror(lake: Lake) -> Rows:
     catalog = SqlCatalog(lake.catalog, uri=f"sqlite:///{lake.warehouse}/catalog.db")
     found = catalog.load_table(("public", "account")).scan(row_filter="id > 0", selected_fields=_COLUMNS)
     return sorted(tuple(row[name] for name in _COLUMNS) for row in found.to_arrow().to_pylist())
-
-
-def _delete_topics(here: Installation) -> None:
-    """As `reset` offers."""
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-
-    def list_topics() -> list[str]:
-        return [name for name in admin.list_topics(timeout=10).topics if name.startswith(f"{here.prefix}.")]
-
-    for future in admin.delete_topics(list_topics(), operation_timeout=30).values():
-        future.result(30)
-    wait_until(lambda: not list_topics(), 30, "the topics are gone")

@@ -35,7 +35,9 @@ RECORDS: list[Record] = [
     Pin("public", "t", 6, '{"a":1}', 3, 4, "running", b"\0\xff"),
     Pin("public", "t", 1),
     Prepared(7, "gid", 100, 1_700_000_000_123_456, "open", 5, ("a",), "global", "branch", 9),
-    Frontier("bank", 7, 2**62, (Seen("east", 3), Seen("west", 0)), (BranchInDoubt("global", "gid", 7),), 5),
+    Frontier(
+        "bank", 7, 2**62, (Seen("east", 3, "a stream"), Seen("west", 0, "")), (BranchInDoubt("global", "gid", 7),), 5
+    ),
     Frontier("bank", 0, 0, (), (), 0),
     Message(SOURCE, MessageBody("p", b"\0\1"), Transaction("7:1", 1, 1), 5),
     Message(Source("0.1", "shop", "db", 1, 1_000, 5), MessageBody("", b"")),

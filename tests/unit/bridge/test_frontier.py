@@ -8,7 +8,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 START = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=7, pool=2)
 ONE, TWO = PreparedIdentity(1, "one"), PreparedIdentity(2, "two")
-SEEN = (("other", 41),)
+SEEN = (events.MemberSeen("other", 41, "a stream"),)
 
 
 def asked(end: int, *listed: PreparedIdentity) -> events.FrontierAsked:

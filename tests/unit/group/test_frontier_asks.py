@@ -98,7 +98,7 @@ def test_behind_plain_transactions_one_is_asked_for_at_leisure(
         taken += asks.take_due(START)
         servers.allowed.release()
     asks.close()
-    numbers = [dict(each.seen)["west"] for each in taken]
+    numbers = [each.seen[0].sequence for each in taken]
     assert numbers[:1] == [1]
     assert (len(numbers) > 1) == more, numbers
     assert numbers == sorted(set(numbers)), "each knows more"
@@ -111,4 +111,6 @@ def test_one_waits_for_the_one_before_it(servers: tuple[Servers, FrontierAsks]) 
     assert said.said[:3] == ["follow", "prepared", "end"]
     assert asks.take_due(START._replace(asked=events.FrontierAsked((), frozenset(), Lsn(1)))) == []
     (first,) = asks.take_due(START)
-    assert first == events.FrontierAsked((("west", 1),), frozenset({PreparedIdentity(3, "g")}), Lsn(200))
+    assert first == events.FrontierAsked(
+        (events.MemberSeen("west", 1, ""),), frozenset({PreparedIdentity(3, "g")}), Lsn(200)
+    )
