@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 from twofold.bridge.events import Event, IdleDue, OpenDue, ParkDue
-from twofold.stream.gathered_run import MANY_FACTOR
+from twofold.stream.gathered_run import OpeningDelay
 from twofold_common.positions import PreparedIdentity
 
 OPEN_AFTER_S = 0.01
@@ -28,13 +28,12 @@ class Timers:
     """Deadlines of one run, and nothing else of a transaction. The delay of a kind is constant, so
     each falls due in the order in which it was given.
 
-    `in_doubt`: how many are in doubt, as the bridge has it. More than `pool` wait longer.
+    `in_doubt`: how many are in doubt, as the bridge has it.
     """
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
-        self._open_within_s = open_within_s
+        self._delay = OpeningDelay(open_within_s, pool)
         self._hold_s = hold_s
-        self._pool = pool
         self._idle_s = idle_s
         self._idle_at = now + idle_s
         self._soonest: OrderedDict[PreparedIdentity, float] = OrderedDict()
@@ -42,9 +41,9 @@ class Timers:
         self._opened: OrderedDict[PreparedIdentity, float] = OrderedDict()
 
     def staged(self, identity: PreparedIdentity, now: float, in_doubt: int) -> None:
-        if in_doubt <= self._pool and self._open_within_s > OPEN_AFTER_S:
+        if self._delay.open_within_s > OPEN_AFTER_S and not self._delay.exceeds_pool(in_doubt):
             self._soonest[identity] = now + OPEN_AFTER_S
-        self._staged[identity] = now + self._open_within_s
+        self._staged[identity] = now
 
     def opened(self, identity: PreparedIdentity, begun: float) -> None:
         """Note when its Kafka transaction began."""
@@ -63,7 +62,7 @@ class Timers:
         events: list[Event] = []
         if drained:
             events += map(OpenDue, self._past(self._soonest, now))
-        events += map(OpenDue, self._past(self._staged, now - self._patience_s(in_doubt)))
+        events += map(OpenDue, self._past(self._staged, now - self._delay.wait_s(in_doubt)))
         held = f"open for {self._hold_s:g} s (prepared.hold)"
         events += (ParkDue(identity, held) for identity in self._past(self._opened, now))
         if now >= self._idle_at:
@@ -73,13 +72,9 @@ class Timers:
 
     def wait_s(self, now: float, in_doubt: int) -> float:
         """Return the time until the next deadline."""
-        kinds = ((self._soonest, 0.0), (self._staged, self._patience_s(in_doubt)), (self._opened, 0.0))
+        kinds = ((self._soonest, 0.0), (self._staged, self._delay.wait_s(in_doubt)), (self._opened, 0.0))
         firsts = (next(iter(deadlines.values())) + more_s for deadlines, more_s in kinds if deadlines)
         return max(0.0, min([self._idle_at, *firsts]) - now)
-
-    def _patience_s(self, in_doubt: int) -> float:
-        """How much longer than `open_within_s` those that are staged may wait."""
-        return self._open_within_s * (MANY_FACTOR - 1) if in_doubt > self._pool else 0.0
 
     @staticmethod
     def _past(deadlines: OrderedDict[PreparedIdentity, float], now: float) -> Iterator[PreparedIdentity]:

@@ -37,13 +37,27 @@ from twofold_avro.transcode import TransactionHeader
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
 MANY_FACTOR = 10
-"""Of more than the pool has producers each waits so many times `prepared.open_within`.
-
-To open and commit a few of them, one after the other, would let all others wait for Kafka.
-"""
 
 HELD_BYTES_MAX = 8 << 20
 """As they were read. In memory they take about three times as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningDelay:
+    """How long a prepared transaction waits for its outcome before it is announced and opened.
+
+    Of more than the pool has producers, each waits `MANY_FACTOR` times as long: to open and commit
+    a few of them, one after the other, would let all others wait for Kafka.
+    """
+
+    open_within_s: float
+    pool: int
+
+    def exceeds_pool(self, in_doubt: int) -> bool:
+        return in_doubt > self.pool
+
+    def wait_s(self, in_doubt: int) -> float:
+        return self.open_within_s * (MANY_FACTOR if self.exceeds_pool(in_doubt) else 1)
 
 
 class _Held(NamedTuple):
@@ -85,8 +99,7 @@ class GatheredRun:
 
     def __init__(self, *, hold_s: float, pool: int) -> None:
         """`hold_s`: how long one may wait for its outcome, while no more than `pool` do."""
-        self._hold_ms = hold_s * 1000
-        self._pool = pool
+        self._delay = OpeningDelay(hold_s, pool)
         self.batch = RowBatch()
         self._held: OrderedDict[PreparedIdentity, _Held] = OrderedDict()
         self._held_bytes = 0
@@ -188,9 +201,10 @@ class GatheredRun:
             yield *self._remove(first.prepare.identity), first.read_ms
 
     def _wait_ms(self, drained_with: int | None) -> float:
-        if len(self._held) + (drained_with or 0) > self._pool:
-            return self._hold_ms * MANY_FACTOR
-        return self._hold_ms if drained_with is None else -math.inf
+        in_doubt = len(self._held) + (drained_with or 0)
+        if drained_with is not None and not self._delay.exceeds_pool(in_doubt):
+            return -math.inf
+        return self._delay.wait_s(in_doubt) * 1000
 
     def wait_s(self, now_ms: float, drained_with: int) -> float:
         """Return how long the oldest unannounced transaction may still wait while the socket is
