@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from twofold_spark.errors import TwofoldError
     from twofold_spark.readers.cut_tables import Tables, read_cut
-    from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
     from twofold_spark.readers.global_transactions import branches
     from twofold_spark.sinks.cuts import Cut
     from twofold_spark.sinks.delta_tables import DeltaReader
@@ -26,7 +25,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Cut",
     "DeltaReader",
-    "GlobalTables",
     "IcebergReader",
     "JdbcReader",
     "Kafka",
@@ -36,13 +34,11 @@ __all__ = [
     "__version__",
     "branches",
     "read_cut",
-    "read_global_cut",
 ]
 
 _HOMES: Final = {
     "Cut": "sinks.cuts",
     "DeltaReader": "sinks.delta_tables",
-    "GlobalTables": "readers.global_cut_tables",
     "IcebergReader": "sinks.iceberg_tables",
     "JdbcReader": "sinks.jdbc_tables",
     "Kafka": "sources.kafka_client",
@@ -51,7 +47,6 @@ _HOMES: Final = {
     "TwofoldError": "errors",
     "branches": "readers.global_transactions",
     "read_cut": "readers.cut_tables",
-    "read_global_cut": "readers.global_cut_tables",
 }
 
 

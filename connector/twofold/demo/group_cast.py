@@ -30,7 +30,7 @@ _PATTERN = r"gid_patterns = ['(?P<global>transfer-\d+)-(?P<branch>\w+)']" + "\n"
 
 _AUDITOR = """\
 import json, sys, time
-from twofold_spark import TwofoldError, read_global_cut
+from twofold_spark import TwofoldError, read_cut
 from twofold_spark.session import open_member_catalogs, open_session
 
 warehouse, java_home, *banks = sys.argv[1:]
@@ -39,12 +39,12 @@ open_member_catalogs(spark, warehouse, "twofold", {bank: f"twofold_{bank}" for b
 seen = 0
 while True:
     try:
-        cut = read_global_cut(spark)
-        if cut.cut.number > seen:
-            accounts = {bank: cut[bank]["public.accounts"].collect() for bank in banks}
+        cut = read_cut(spark)
+        if cut.number > seen:
+            accounts = {bank: cut[f"{bank}.public.accounts"].collect() for bank in banks}
             balances = {bank: {row["id"]: row["balance"] for row in rows} for bank, rows in accounts.items()}
-            print(json.dumps({"cut": cut.cut.number, "balances": balances}), flush=True)
-            seen = cut.cut.number
+            print(json.dumps({"cut": cut.number, "balances": balances}), flush=True)
+            seen = cut.number
     except (TwofoldError, KeyError):
         pass  # no global cut yet, or one without a row of a bank
     time.sleep(0.2)

@@ -62,9 +62,7 @@ class _Story:
         )
         self.ending.callback(self.everyone.close)
         self._mirror_shows(east=0, west=0)
-        t.say(
-            "An auditor reads each global cut that the mirror publishes, by read_global_cut, and adds up all accounts:"
-        )
+        t.say("An auditor reads each global cut that the mirror publishes, by read_cut, and adds up all accounts:")
         t.good(f"the mirror: {self._last}")
 
     def transferred(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from twofold_avro.names import topic_of
-from twofold_spark.sinks.cuts import EVERY_TABLE, Cut
+from twofold_spark.sinks.cuts import EVERY_TABLE, NO_CUT, Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sources.commit_records import CommitRecord
 from twofold_spark.sources.topic_names import to_postgres_names
@@ -18,7 +18,7 @@ class NextCut:
     def __init__(self, prefix: str, warn: Callable[[str], None]) -> None:
         self._prefix = prefix
         self._warn = warn
-        self.cut = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
+        self.cut = NO_CUT
         """The last published one."""
         self._ahead: dict[str, int] = {}
         """Tables that have more than the cut, and their sequence numbers."""

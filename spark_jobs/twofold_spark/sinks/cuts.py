@@ -55,6 +55,10 @@ class Cut:
         return f"{self.sequence} ({format_lsn(self.applied_lsn)}, committed {format_time(self.committed_us)})"
 
 
+NO_CUT = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
+"""Before the first one."""
+
+
 @dataclass(frozen=True, slots=True)
 class CutLimit:
     """Bounds of a cut: it must lie at or before all that are given."""

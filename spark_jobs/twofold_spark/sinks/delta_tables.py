@@ -76,10 +76,13 @@ class DeltaReader:
     def read_key(self, name: str) -> tuple[str, ...]:
         return tuple(key for key in self.read_property(name, KEY).split(",") if key)
 
+    def read_prefix(self) -> str:
+        return self.read_property(CUTS, "twofold.prefix")
+
     def check_prefix(self, prefix: str) -> None:
         if not self.has_table(CUTS):
             raise SetupError(f"{self.folder} holds no mirror: run `twofold-spark mirror` into it first")
-        present = self.read_property(CUTS, "twofold.prefix")
+        present = self.read_prefix()
         if present != prefix:
             raise Refused(
                 f"this folder holds the mirror of the prefix {present!r}, not of {prefix!r}",

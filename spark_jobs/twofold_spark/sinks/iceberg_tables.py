@@ -58,33 +58,36 @@ class IcebergReader:
 
     def __init__(self, spark: SparkSession, catalog: str = CATALOG) -> None:
         self._spark = spark
-        self._catalog = catalog
+        self.catalog = catalog
 
     def read_last_cut(self, branch: str = MAIN) -> Cut | None:
         """Return the last cut in a branch of the cuts' table."""
-        name = full_name(self._catalog, CUTS)
+        name = full_name(self.catalog, CUTS)
         if not self._spark.catalog.tableExists(name):
             return None
         return cut_rows.read_outermost(self._spark.table(name_branch(name, branch)))
 
     def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:
-        name = full_name(self._catalog, CUTS)
+        name = full_name(self.catalog, CUTS)
         if not self._spark.catalog.tableExists(name):
             return None
         return cut_rows.read_outermost(cut_rows.filter_cuts(self._spark.table(name), limit), first=first)
 
     def read_table(self, name: str, version: str) -> DataFrame:
-        name = full_name(self._catalog, name)
+        name = full_name(self.catalog, name)
         return self._spark.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")
 
     def read_key(self, name: str) -> tuple[str, ...]:
-        return read_key(load_table(self._spark, full_name(self._catalog, name)))
+        return read_key(load_table(self._spark, full_name(self.catalog, name)))
+
+    def read_prefix(self) -> str:
+        return str(load_table(self._spark, full_name(self.catalog, CUTS)).properties().get("twofold.prefix"))
 
     def check_prefix(self, prefix: str) -> None:
-        cuts = full_name(self._catalog, CUTS)
+        cuts = full_name(self.catalog, CUTS)
         if not self._spark.catalog.tableExists(cuts):
             raise SetupError(f"{cuts} does not exist: run `twofold-spark mirror` on this warehouse first")
-        present = load_table(self._spark, cuts).properties().get("twofold.prefix")
+        present = self.read_prefix()
         if present != prefix:
             raise Refused(
                 f"this warehouse holds the mirror of the prefix {present!r}, not of {prefix!r}",

@@ -139,5 +139,8 @@ class Reader(Protocol):
     def read_key(self, name: str) -> tuple[str, ...]:
         """Return the columns that identify a table's rows; none of a keyless table."""
 
+    def read_prefix(self) -> str:
+        """Return the topic prefix of the mirror's source, once a cut is published."""
+
     def check_prefix(self, prefix: str) -> None:
         """Refuse a mirror of another prefix: a mirror has one source."""

@@ -15,7 +15,7 @@ from typing import cast
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_common.table_names import quote_identifier, quote_literal
-from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.errors import Refused, SetupError, TableRefused, UsageError
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes
 from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
@@ -83,6 +83,11 @@ class JdbcReader:
 
     def read_last_cut(self) -> Cut | None:
         with own_transaction(self._spark, self._url) as run:
+            if not self._names.member and run("SELECT to_regclass('twofold.global_cuts')::text") is not None:
+                raise UsageError(
+                    "the database has the mirror of a source group: read its tables by SQL, in one REPEATABLE READ "
+                    "transaction. Spark reads each table in another one"
+                )
             newest = run(f"SELECT row_to_json(c) FROM {self._names.own('cuts')} c ORDER BY sequence DESC LIMIT 1")
             names = run(f"SELECT coalesce(json_agg(name), '[]') FROM {self._names.own('mirrored')}")
         if newest is None:
@@ -108,6 +113,10 @@ class JdbcReader:
     def read_key(self, name: str) -> tuple[str, ...]:
         with own_transaction(self._spark, self._url) as run:
             return read_key(run, self._names, name) or ()
+
+    def read_prefix(self) -> str:
+        with own_transaction(self._spark, self._url) as run:
+            return run(f"SELECT min(prefix) FROM {self._names.own('mirrored')}") or ""
 
     def check_prefix(self, prefix: str) -> None:
         with own_transaction(self._spark, self._url) as run:

@@ -4,7 +4,7 @@ product chooses a cut.
     python -m chaos.group.checker --warehouse FOLDER --prefix P ... --bootstrap ... --registry URL
                                   --source FILE --jars CLASSPATH [--sink delta=FOLDER] [--apart]
 
-While stdin is open it reads as a user does, by `read_global_cut` or a snapshot of PostgreSQL. On
+While stdin is open it reads as a user does, by `read_cut` or a snapshot of PostgreSQL. On
 stdin come the times between which there were faults. When it is closed, `--source` holds the
 databases' tables as they are in the end. The last global cut must become equal to them. Then every
 global cut that was ever published is read by plain SQL, if the sink keeps older ones. In each the

@@ -1,6 +1,6 @@
 """A group's mirror in Iceberg or Delta, read by plain SQL as docs/use/spark.md describes it: the
 rows of `twofold.global_cuts` name the cut of each member, and a member's cut names its tables'
-versions. `look` alone reads as a user does, by `read_global_cut`.
+versions. `look` alone reads as a user does, by `read_cut`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from chaos.group.shown import COLUMNS, GlobalCut, Rows, Shown, sum_up
 from chaos.tables import session
-from twofold_spark import DeltaReader, GlobalTables, TwofoldError, read_global_cut
+from twofold_spark import DeltaReader, Tables, TwofoldError, read_cut
 
 CATALOG: Final = "twofold"
 
@@ -31,7 +31,7 @@ class Place(Protocol):
 
     def exists(self, spark: SparkSession, prefix: str, table: str) -> bool: ...
 
-    def read(self, spark: SparkSession) -> GlobalTables: ...
+    def read(self, spark: SparkSession) -> Tables: ...
 
 
 class InIceberg:
@@ -41,8 +41,8 @@ class InIceberg:
     def exists(self, spark: SparkSession, prefix: str, table: str) -> bool:
         return spark.catalog.tableExists(self.name(prefix, table))
 
-    def read(self, spark: SparkSession) -> GlobalTables:
-        return read_global_cut(spark, catalog=CATALOG)
+    def read(self, spark: SparkSession) -> Tables:
+        return read_cut(spark, catalog=CATALOG)
 
 
 class InDelta:
@@ -55,8 +55,8 @@ class InDelta:
     def exists(self, spark: SparkSession, prefix: str, table: str) -> bool:
         return any((self._path(prefix, table) / "_delta_log").glob("*.json"))
 
-    def read(self, spark: SparkSession) -> GlobalTables:
-        return read_global_cut(spark, reader=DeltaReader(spark, str(self._folder)))
+    def read(self, spark: SparkSession) -> Tables:
+        return read_cut(spark, reader=DeltaReader(spark, str(self._folder)))
 
     def _path(self, prefix: str, table: str) -> Path:
         return self._folder.joinpath(prefix, *table.split("."))
@@ -99,10 +99,9 @@ class Mirrored:
         """What was looked at before is left out: the mirror needs the processors too."""
         try:
             read = self._place.read(self._spark)
-            if read.cut.number == self._looked_at:
+            if read.number == self._looked_at:
                 return None
-            members = [read[prefix] for prefix in self._prefixes]
-            tables = [[member[f"public.{table}"] for member in members] for table in COLUMNS]
+            tables = [[read[f"{prefix}.public.{table}"] for prefix in self._prefixes] for table in COLUMNS]
         except (TwofoldError, KeyError):
             # None is published yet, a member is not in it, a table is loaded, or it has no row yet.
             return None
@@ -110,8 +109,9 @@ class Mirrored:
             reduce(DataFrame.unionByName, its).select(*names).collect()
             for its, names in zip(tables, COLUMNS.values(), strict=True)
         )
-        shown = sum_up(f"read_global_cut {read.cut}", read.cut.number, accounts, parts)
-        self._looked_at = read.cut.number
+        sequences = {prefix: cut.sequence for prefix, cut in read.members.items()}
+        shown = sum_up(f"read_cut {read.number} {sequences}", read.number, accounts, parts)
+        self._looked_at = read.number
         return shown
 
     def cuts(self) -> list[GlobalCut]:

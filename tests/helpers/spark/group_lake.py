@@ -23,10 +23,11 @@ from fixtures.connector import Installation, wait_until
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.readers.global_cut_tables import GlobalTables, read_global_cut
+from twofold_spark.readers.cut_tables import Tables, read_cut, read_members
+from twofold_spark.sinks.delta_group import DeltaGroup
 from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, read_row
-from twofold_spark.sinks.iceberg_group import member_catalog
+from twofold_spark.sinks.iceberg_group import IcebergGroup, member_catalog
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -121,11 +122,11 @@ class GroupLake:
         if failures:
             raise failures[0]
 
-    def read(self) -> GlobalTables:
-        return read_global_cut(self.spark, catalog=self.catalog, reader=self._reader())
+    def read(self) -> Tables:
+        return read_cut(self.spark, catalog=self.catalog, reader=self._reader())
 
     def last_cut(self) -> GlobalCut:
-        return self.published_snapshot()[0] if self.choice.name == "jdbc" else self.read().cut
+        return self.published_snapshot()[0] if self.choice.name == "jdbc" else self.kept_cuts()[-1]
 
     def kept_cuts(self) -> list[GlobalCut]:
         """The global cuts of a catalog or folder, whichever process published them."""
@@ -146,6 +147,13 @@ class GroupLake:
         in_delta = f"delta.`{self.choice.address}/twofold/{name}`"
         return self.spark.table(in_delta if self.choice.name == "delta" else f"{self.catalog}.twofold.{name}")
 
+    @property
+    def place(self) -> DeltaGroup | IcebergGroup:
+        """Where a catalog or a folder has the members."""
+        place = self.choice.make_group(catalog=self.catalog)
+        assert isinstance(place, DeltaGroup | IcebergGroup)
+        return place
+
     def _reader(self) -> DeltaReader | None:
         return DeltaReader(self.spark, self.choice.address) if self.choice.name == "delta" else None
 
@@ -153,15 +161,15 @@ class GroupLake:
         """The amounts by prefix and transfer, as of a global cut, or of the last one."""
         if self.choice.name == "jdbc":
             return self.published_snapshot()[1]
-        cut = self.read()
+        tables = self.read()
         if published is not None:
-            cut = GlobalTables(self.spark, cut.place, published)
-        return {
-            prefix: {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
-            if "public.transfer" in tables.cut.versions
-            else {}
-            for prefix, tables in ((prefix, cut[prefix]) for prefix in cut if cut.cut.members[prefix].sequence)
-        }
+            tables = read_members(self.spark, self.place, published)
+        found: dict[str, dict[str, int]] = {}
+        for prefix, cut in tables.members.items():
+            if cut.sequence:
+                rows = tables[f"{prefix}.public.transfer"].collect() if "public.transfer" in cut.versions else []
+                found[prefix] = {row["id"]: row["amount"] for row in rows}
+        return found
 
     def assert_whole(self) -> set[str]:
         """Every transfer has both its branches or none; return the transfers."""

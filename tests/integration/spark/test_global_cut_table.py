@@ -13,19 +13,16 @@ from pyspark.sql import SparkSession
 from twofold_common.global_waits import BranchPlace, LongWait, Wait
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.errors import Refused, UsageError
+from twofold_spark.errors import Refused
 from twofold_spark.readers.cut_tables import read_cut
-from twofold_spark.readers.global_cut_tables import read_global_cut
 from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.delta_group import DeltaGroup
 from twofold_spark.sinks.delta_sink import DeltaSink
-from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.global_cut_table import GLOBAL_CUTS
 from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, describe_members
 from twofold_spark.sinks.iceberg_group import IcebergGroup, member_catalog
 from twofold_spark.sinks.interface import GroupPlace
-from twofold_spark.sinks.jdbc_tables import JdbcReader
 
 _number = itertools.count(1)
 _make_row, _select_row = cut_rows.make_row, cut_rows.select_row
@@ -155,7 +152,6 @@ def test_in_delta_what_is_old_is_forgotten_except_the_last(spark: SparkSession, 
     assert table.forget(NOTHING) == table.read_last() == global_cut(3, "east", "west")
     table.maintain(NOTHING)
     assert describe("global_cuts") == describe("global_waits") == (1, 1)
-    assert read_global_cut(spark, reader=DeltaReader(spark, str(tmp_path))).cut == global_cut(3, "east", "west")
     table.publish(global_cut(4, "east"))
     assert table.read_last() == global_cut(4, "east")
 
@@ -197,8 +193,3 @@ def test_a_folder_has_the_mirror_of_a_group_or_of_one_prefix(spark: SparkSession
     DeltaGroup(str(tmp_path / "two")).make_cuts(spark).open(("east", "west"))
     with pytest.raises(Refused, match="holds the mirror of a source group"):
         DeltaSink(own, "east", str(tmp_path / "two")).open()
-
-
-def test_a_global_cut_in_postgresql_is_read_by_sql(spark: SparkSession) -> None:
-    with pytest.raises(UsageError, match="one REPEATABLE READ transaction"):
-        read_global_cut(spark, reader=JdbcReader(spark, "jdbc:postgresql://127.0.0.1/none"))

@@ -33,13 +33,12 @@ def shown(lake: GroupLake) -> set[str]:
     if not lake.published or not all(each.sequence for each in lake.published[-1].members.values()):
         return set()
     amounts = lake.transfers()
-    cut = lake.read()
-    for prefix in cut:
-        tables = cut[prefix]
-        if "public.late" in tables.cut.versions and "public.late" not in tables.cut.backfilling:
-            amounts[prefix] |= {row["id"]: row["amount"] for row in tables["public.late"].collect()}
+    tables = lake.read()
+    for prefix in tables.members:
+        if (late := f"{prefix}.public.late") in set(tables):
+            amounts[prefix] |= {row["id"]: row["amount"] for row in tables[late].collect()}
     assert read_plainly(lake) == amounts
-    return find_whole(amounts, cut.cut)
+    return find_whole(amounts, tables.members)
 
 
 def read_plainly(lake: GroupLake) -> dict[str, dict[str, int]]:

@@ -20,7 +20,7 @@ from helpers.spark.group_lake import Coordinator, GroupLake, prepare, transfer
 from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.readers.global_cut_tables import read_global_cut
+from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.sinks.iceberg_group import member_catalog
 from twofold_spark.sinks.sink_choice import SinkChoice
 
@@ -121,8 +121,8 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake) -> None:
             group.spark.conf.set(name, value)
         catalogs = {prefix: member_catalog(catalog, prefix) for prefix in group.members}
         session.open_member_catalogs(group.spark, warehouse, catalog, catalogs)
-        cut = read_global_cut(group.spark, catalog=catalog)
-        return sorted(row["amount"] for prefix in cut for row in cut[prefix]["public.transfer"].collect())
+        cut = read_cut(group.spark, catalog=catalog)
+        return sorted(row["amount"] for prefix in cut.members for row in cut[f"{prefix}.public.transfer"].collect())
 
     def runs_until_it_shows(amounts: list[int], *members: str) -> None:
         with spark_process.in_its_own_group([*line, *members]) as process:
@@ -149,7 +149,7 @@ def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name
     assert len(group.published) > 1
     assert group.table("global_cuts").count() == 1
     for prefix in group.members:
-        reader = group.read().place.make_reader(group.spark, prefix)
+        reader = group.place.make_reader(group.spark, prefix)
         assert reader.find_cut(first=True) == reader.find_cut()
 
 

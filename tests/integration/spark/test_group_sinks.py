@@ -26,11 +26,13 @@ from fixtures.stack import fresh_prefix
 from helpers.spark.cutting_front import CuttingFront, Lost
 from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer, write_lines
 from helpers.spark.group_process import publishes, running, runs_to_the_end
-from twofold_spark.errors import Refused, SetupError
+from twofold_spark.errors import Refused, SetupError, UsageError
+from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.sinks.delta_group import DeltaGlobalTables
 from twofold_spark.sinks.global_cuts import GlobalCut
 from twofold_spark.sinks.interface import Reader
 from twofold_spark.sinks.jdbc_group import JdbcGlobalCuts
+from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
@@ -144,7 +146,7 @@ def test_in_delta_members_may_be_ahead_of_the_global_cut_that_is_read(
     with monkeypatch.context() as dying:
         dying.setattr(DeltaGlobalTables, "append", _die)
         wait_until(lambda: _dies(group), 200, "it dies")
-    tables = {prefix: group.read().place.make_reader(group.spark, prefix) for prefix in group.members}
+    tables = {prefix: group.place.make_reader(group.spark, prefix) for prefix in group.members}
     ahead = [prefix for prefix, reader in tables.items() if _last(reader) > last.members[prefix].sequence]
     assert ahead, "members have published what no row names"
     assert (group.last_cut(), group.assert_whole()) == (last, {"one"})
@@ -250,6 +252,10 @@ def test_members_come_and_go_and_strangers_are_refused(group: GroupLake, connect
     east, west = group.members.values()
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
+    if group.choice.name == "jdbc":
+        reader = JdbcReader(group.spark, build_jdbc_url(group.choice.address))
+        with pytest.raises(UsageError, match="one REPEATABLE READ transaction"):
+            read_cut(group.spark, reader=reader)
     alone = group.with_members({east.prefix: east})
     east.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
     east.caught_up()

@@ -20,7 +20,7 @@ from fixtures.stack import fresh_prefix
 from helpers.spark import process as spark_process
 from helpers.xa.manager import MANAGERS, XaManager
 from twofold_common import java
-from twofold_spark import read_cut, read_global_cut, session
+from twofold_spark import read_cut, session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.sinks.iceberg_group import member_catalog
 
@@ -69,8 +69,8 @@ class Banks:
 
     def shown(self) -> set[str]:
         """The transfers of the last global cut, each of them whole."""
-        cut = read_global_cut(self.spark, catalog=self.catalog).cut
-        return self._whole({prefix: each.sequence for prefix, each in cut.members.items()})
+        members = read_cut(self.spark, catalog=self.catalog).members
+        return self._whole({prefix: each.sequence for prefix, each in members.items()})
 
     def assert_every_cut_is_whole(self) -> None:
         rows = self.spark.table(f"{self.catalog}.twofold.global_cuts").collect()
