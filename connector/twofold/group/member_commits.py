@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import Message
-
 from twofold.errors import RunEnded, SetupError
 from twofold.kafka.client import GRANT, KafkaSettings
 from twofold.kafka.decoding import Decoder, place_of, unreadable
@@ -85,8 +83,8 @@ class MemberCommits:
     def follow(self, wait_s: float) -> None:
         """Take what has become visible, for so long."""
         assert self._follower is not None, "begin comes first"
-        last: dict[str, Message] = {}
-        for message in self._follower.read_new(wait_s):
+        messages = list(self._follower.read_new(wait_s))
+        for message in messages:
             key = read_commit_key(message.key())
             if key is None:
                 raise unreadable(place_of(message), "its key is no commit record's")
@@ -94,16 +92,14 @@ class MemberCommits:
             view.sequence = max(view.sequence, key.sequence)
             if key.is_awaited:
                 view.needed = max(view.needed, key.sequence)
-            last[message.topic() or ""] = message
+        last = {each.topic() or "": each for each in messages}
         for topic, message in last.items():
-            self._require_stream(self._commits[topic].stream_id, message)
+            self._require_stream(topic, self._decoder.decode_message(Commit, message))
 
-    def _require_stream(self, stream_id: str, message: Message) -> None:
+    def _require_stream(self, topic: str, commit: Commit) -> None:
         """End here if a member's topics were made again: its numbers began again, too."""
-        if self._decoder.decode_message(Commit, message).stream_id != stream_id:
-            raise RunEnded(
-                f"{message.topic()} was made again, and has the commit records of another stream: frontiers go on with it"
-            )
+        if commit.stream_id != self._commits[topic].stream_id:
+            raise RunEnded(f"{topic} was made again, with another stream's commit records: frontiers go on with it")
 
     def close(self) -> None:
         if self._follower is not None:
