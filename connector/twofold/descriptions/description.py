@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Self
 
 from twofold.descriptions.hidden_columns import CatalogColumn
 
-FORMAT = 2
+FORMAT = 3
 """The format of the text in pins. A pin with another one counts as a pin without a description."""
 
 
@@ -110,6 +110,21 @@ class Description:
     """The xmin of each row in pg_inherits by which it is a partition, the nearest first: ATTACH
     PARTITION makes another one."""
     publication: Publication | None
+    former: frozenset[tuple[int, str]] = frozenset()
+    """The numbers and names of columns that are dropped, and that rows of the topic may have. They
+    are not in the catalog: `follow` keeps them."""
+
+    def follow(self, before: Self | None) -> Self:
+        """Return this description with the columns that were dropped since an earlier one."""
+        if before is None or before.oid != self.oid:
+            return self
+        numbers = {column.number for column in self.columns}
+        dropped = {(each.number, each.name) for each in before.columns if each.number not in numbers}
+        return replace(self, former=self.former | before.former | dropped)
+
+    def loaded_since(self, first: Self) -> Self:
+        """Return this description where all rows of the topic are newer than the first one."""
+        return replace(self, former=self.former - first.former)
 
     @property
     def key(self) -> KeyIndex | None:
@@ -158,7 +173,7 @@ class Description:
         if not found or found[0] != FORMAT:
             return None
         _, major, oid, owner, kind, identity, row, type_row, toast, files, altered, *more = found
-        columns, keys, attributes, labels, partitions, links, publication = more
+        columns, keys, attributes, labels, partitions, links, publication, former = more
         return cls(
             major,
             oid,
@@ -177,6 +192,7 @@ class Description:
             _tuples(partitions),
             tuple(links),
             publication and _published(*publication),
+            _tuples(former),
         )
 
     @classmethod

@@ -53,6 +53,7 @@ WAS_AWAY = NeedsReload("it was not published for a time, and changes meanwhile w
 def compare(before: Description, now: Description) -> Verdict:
     """Compare two descriptions of one table."""
     assert before.oid == now.oid, "descriptions of one table"
+    now = now.follow(before)
     for reason in _unsent(before, now):
         return NeedsReload(reason)
     if before.major == now.major:
@@ -96,8 +97,8 @@ def _unsent(before: Description, now: Description) -> Iterator[str]:
 
 def _changed_columns(before: Description, now: Description) -> Iterator[str]:
     was = {column.number: column for column in before.columns}
-    names = {column.name: column.number for column in before.columns}
-    if again := [c.name for c in now.columns if names.get(c.name, c.number) != c.number and c.number not in was]:
+    gone = {name for _, name in now.former}
+    if again := [c.name for c in now.columns if c.name in gone and c.number not in was]:
         yield f"{_columns(again)} dropped and added again, and earlier rows were sent with the former values"
     if renamed := [c.name for c in now.columns if c.number in was and was[c.number].name != c.name]:
         yield f"{_columns(renamed)} renamed, and earlier rows were sent with the former name"

@@ -36,7 +36,8 @@ class ToldTable:
         if (before := earlier.get(self.oid)) is None:
             return self
         lacking = graver(find_lacking(before.described, self.described), self.lacking)
-        return replace(self, lacking=graver(before.lacking, lacking))
+        described = self.described.follow(before.described)
+        return replace(self, described=described, lacking=graver(before.lacking, lacking))
 
 
 def told_table(content: bytes, publication: str) -> ToldTable | None:

@@ -221,9 +221,10 @@ class Pins:
         """Pin what messages tell of tables, for the commit that they belong to or join."""
         self._told_lately |= frozenset(told)
         for oid, each in told.items():
-            now = self._told[oid] = each.described
+            self._told[oid] = each.described
             named = topic_of(self._prefix, each.schema, each.name)
             for topic in [topic for topic, pin in self._pins.items() if pin.oid == oid]:
+                now = self._follow_pinned(topic, each.described)
                 if topic != named:  # that the table has its name again will be another change
                     self._write(topic, replace(self._pins[topic], stored=now.to_text()))
                 elif self._lives.is_emptying(topic):
@@ -250,6 +251,7 @@ class Pins:
                 continue
             if now.oid in self._told:
                 self._told[now.oid] = now
+            now = self._follow_pinned(topic, now)
             if self._lives.is_emptying(topic):
                 self._note_before_truncate(topic, now)
             elif pin.stored != now.to_text():
@@ -257,6 +259,10 @@ class Pins:
                 self._note(topic, now, self._lacks(topic, now))
         self._note_absent(self.topics_of(relations), told)
         return changed
+
+    def _follow_pinned(self, topic: str, now: Description) -> Description:
+        """Return what to pin: the topic's rows may have columns that are dropped."""
+        return now.follow(Description.from_text(self._pins[topic].stored))
 
     def _note_before_truncate(self, topic: str, now: Description) -> None:
         """Note what the table is while the topic's truncate is still to come."""
@@ -328,6 +334,8 @@ class Pins:
         first = first if first and first.oid == relation else None
         last = Description.from_text(pin.stored) if first or self._is_told else None
         last = last if last and last.oid == relation else self._told.get(relation or 0)
+        if first and last:
+            last = last.loaded_since(first)
         now = last or first
         new = replace(pin, relation=relation, stored=now.to_text() if now else None, stale=None, reload_due=False)
         self._write(topic, self._with_hidden(topic, new))

@@ -87,6 +87,7 @@ DIFFERENCES: dict[str, tuple[Change, type[Verdict]]] = {
     "its first column that may be long": (both(changed(files="other", toast=0)), Same),
     "GRANT": (changed(row=501), Same),
     "column replaced": (both(dropped(2), added(4, "v"), key(columns=(1,))), NeedsReload),
+    "column added again": (both(changed(former=frozenset({(7, "w")})), added(8, "w")), NeedsReload),
     "column with a default": (added(5, "more", default=True), NeedsReload),
     "column added": (added(6, "plain"), NewSchema),
     "column dropped": (dropped(2), NewSchema),

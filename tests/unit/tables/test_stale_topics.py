@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twofold.descriptions.description import Description, KeyIndex, Publication
+import pytest
+
+from twofold.descriptions.description import Column, Description, KeyIndex, Publication
 from twofold.descriptions.staleness import AWAY, Lacking, LookCloser, NeedsReload
 from twofold.descriptions.told_table import ToldTable
 from twofold.lives.load_life import ReloadDue, TopicEmptied
@@ -100,6 +102,41 @@ def test_what_only_a_person_can_judge_is_never_reloaded() -> None:
     assert [type(each.lacking) for each in world.look(OWNED)] == [LookCloser]
     assert not world.pin.reload_due
     assert world.pin.stale is not None
+
+
+ID, V, OTHER_V = (
+    Column(n, name, 23, -1, "", older_rows_have=False, row=5) for n, name in ((1, "id"), (2, "v"), (3, "v"))
+)
+BEFORE, DROPPED, ADDED = (replace(WAS, columns=columns) for columns in ((ID, V), (ID,), (ID, OTHER_V)))
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_column_that_was_dropped_and_is_added_later_reloads_the_table(is_told: bool) -> None:
+    world = World(is_told=is_told)
+    note = world.tell if is_told else world.look
+    assert note(BEFORE) == note(DROPPED) == note(replace(DROPPED, row=501)) == []
+    world.again(world.pins.take_unwritten())
+    assert "v was dropped and added again" in note(ADDED)[0].lacking.reason
+    world.empty()
+    assert note(replace(ADDED, row=501)) == []
+
+
+def test_a_column_that_was_dropped_before_a_load_is_not_missed_behind_it() -> None:
+    world = World()
+    world.look(BEFORE)
+    world.look(replace(DROPPED, type_row=501))
+    world.empty()
+    assert world.look(replace(ADDED, type_row=501)) == []
+
+
+def test_a_column_that_a_transaction_made_twice_reloads_the_table() -> None:
+    world = World(is_told=True)
+    world.tell(DROPPED)
+    told = dict[int, ToldTable]()
+    for now in (BEFORE, DROPPED, ADDED):
+        told[OID] = ToldTable("public", "t", now).behind(told)
+    world.pins.note_told(told)
+    assert len(world.handle()) == 1
 
 
 def test_a_table_that_was_not_published_for_a_time_is_stale() -> None:
