@@ -19,6 +19,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from ddl.batch import Batch, Counts
 from ddl.mutants import MUTANTS, broken
@@ -68,13 +69,20 @@ def _seeds(laboratory: Laboratory, options: argparse.Namespace) -> int:
     for first in range(options.first, last, options.together):
         seeds, began = list(range(first, min(first + options.together, last))), time.monotonic()
         counts = laboratory.run(seeds, options.commits, told=not options.untold, processes=True)
-        print(json.dumps({"seeds": seeds, "seconds": round(time.monotonic() - began), **asdict(counts)}), flush=True)
+        print(
+            json.dumps({"seeds": seeds, "seconds": round(time.monotonic() - began), **_rounded(asdict(counts))}),
+            flush=True,
+        )
         right += len(seeds) if not counts.wrong else 0
         commits, changes, wrong = commits + counts.commits, changes + counts.changes, wrong or bool(counts.wrong)
         if wrong and not options.keep_on:
             break
     print(f"{right} of {options.seeds} seeds right: {commits:,} commits, {changes:,} of them changes of definitions")
     return int(wrong)
+
+
+def _rounded(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: round(value) if isinstance(value, float) else value for name, value in values.items()}
 
 
 def _mutants(laboratory: Laboratory, options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +24,9 @@ from twofold.inspect.status_report import read_status
 from twofold.run.initialisation import initialise
 from twofold.run.supervisor import supervise
 
-RIGHT_WITHIN_S = 60.0
-CARRIED_WITHIN_S = 180.0
+GIVEN_UP_AFTER_S = 60.0
+"""How long the same tables may be wrong by the same rows."""
+CARRIED_WITHIN_S = 300.0
 COMMAND = re.compile(r"twofold (backfill start \S+)")
 ROUNDS = ("running", "away", "running", "killed", "away", "running")
 
@@ -39,6 +40,10 @@ class Counts:
     failed: int = 0
     refused: int = 0
     named: int = 0
+    worked_s: float = 0.0
+    carried_s: float = 0.0
+    right_s: float = 0.0
+    """How long the commits took, the connector then lagged, and reloads then went on."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -88,6 +93,7 @@ class Batch:
 
     def work(self, commits: int, pause_s: float = 0.0) -> None:
         """Let each seed commit so many transactions, by turns."""
+        began = time.monotonic()
         with psycopg.connect(self.here.conninfo, autocommit=True) as session:
             session.execute("SET lock_timeout = '1s'")
             for _ in range(commits):
@@ -96,6 +102,7 @@ class Batch:
                         pass
                     self.counts.commits += 1
                 time.sleep(pause_s)
+        self.counts.worked_s += time.monotonic() - began
 
     def _carry_out(self, session: psycopg.Connection[Any], seed: Seed, it: Transaction) -> bool:
         """Whether it was committed. What fails is rolled back, and its table is made again."""
@@ -182,31 +189,41 @@ class Batch:
                 while seed in self._unfinished:
                     self._carry_out(session, seed, next(self._scripts[seed]))
                 self._end(session, seed)
+        began = time.monotonic()
         self.here.caught_up(CARRIED_WITHIN_S)
-        deadline = time.monotonic() + RIGHT_WITHIN_S
-        while wrong := self._wrong():
-            if time.monotonic() > deadline:
-                break
-            time.sleep(0.2)
+        carried = time.monotonic()
+        wrong = self._wait_until_right()
+        self.counts.carried_s += carried - began
+        self.counts.right_s += time.monotonic() - carried
         stale = {each.table: each for each in read_status(load(self.here.file)).stale}
         self.counts.wrong += [f"{table}: {said}" for table, said in wrong.items() if table not in stale]
         for table in stale:
             self.counts.named += 1
             self.here.twofold("backfill", "start", table)
 
-    def _wrong(self) -> dict[str, str]:
+    def _wait_until_right(self) -> dict[str, str]:
+        """Return what stays wrong; nothing once all tables are right at one moment."""
+        tables = [(seed.schema, table) for seed in self.seeds for table in TABLES]
+        wrong, since = self._wrong(tables), time.monotonic()
+        while wrong and time.monotonic() < since + GIVEN_UP_AFTER_S:
+            time.sleep(0.2)
+            # Only those that were wrong, which is quick; all of them once these are right.
+            now = self._wrong([(s, t) for s, t in tables if f"{s}.{t}" in wrong]) or self._wrong(tables)
+            if now != wrong:
+                wrong, since = now, time.monotonic()
+        return wrong
+
+    def _wrong(self, tables: Iterable[tuple[str, str]]) -> dict[str, str]:
         self._folded.read()
         found = {}
         with psycopg.connect(self.here.conninfo, autocommit=True) as session:
-            for seed in self.seeds:
-                for table in TABLES:
-                    name = f"{seed.schema}.{table}"
-                    has = self._rows(session, seed.schema, table)
-                    if has is None:
-                        continue
-                    said = self._folded.rows(f"{self.here.prefix}.{name}", has[0])
-                    if said != has[1]:
-                        found[name] = f"the topic has {said}, the table {has[1]}"
+            for schema, table in tables:
+                name = f"{schema}.{table}"
+                if (has := self._rows(session, schema, table)) is None:
+                    continue
+                said = self._folded.rows(f"{self.here.prefix}.{name}", has[0])
+                if said != has[1]:
+                    found[name] = f"the topic has {said}, the table {has[1]}"
         return found
 
     def _rows(self, session: psycopg.Connection[Any], schema: str, table: str) -> tuple[list[str], list[str]] | None:
