@@ -39,7 +39,7 @@ class Laboratory:
             ending.callback(server.stop)
             server.start()
 
-    def run(self, seeds: list[int], commits: int, *, told: bool, processes: bool) -> Counts:
+    def run(self, seeds: list[int], commits: int, *, told: bool, processes: bool, patience_s: float) -> Counts:
         name = fresh_prefix()
         with (
             topics_deleted(self.kafka, name),
@@ -48,7 +48,7 @@ class Laboratory:
         ):
             here = Installation(self.folder, name, conninfo, self.kafka.bootstrap, self.registry.url, {})
             ending.callback(here.close)
-            return Batch(here, seeds, told=told).run(commits, processes=processes)
+            return Batch(here, seeds, told=told, patience_s=patience_s).run(commits, processes=processes)
 
 
 def main() -> int:
@@ -68,7 +68,7 @@ def _seeds(laboratory: Laboratory, options: argparse.Namespace) -> int:
     last, wrong = options.first + options.seeds, False
     for first in range(options.first, last, options.together):
         seeds, began = list(range(first, min(first + options.together, last))), time.monotonic()
-        counts = laboratory.run(seeds, options.commits, told=not options.untold, processes=True)
+        counts = laboratory.run(seeds, options.commits, told=not options.untold, processes=True, patience_s=60)
         print(
             json.dumps({"seeds": seeds, "seconds": round(time.monotonic() - began), **_rounded(asdict(counts))}),
             flush=True,
@@ -90,7 +90,7 @@ def _mutants(laboratory: Laboratory, options: argparse.Namespace) -> int:
     seeds = list(range(options.first, options.first + options.together))
     for name in MUTANTS:
         with broken(name):
-            counts = laboratory.run(seeds, options.commits, told=not options.untold, processes=False)
+            counts = laboratory.run(seeds, options.commits, told=not options.untold, processes=False, patience_s=20)
         found += bool(counts.wrong)
         print(json.dumps({"mutant": name, "found": bool(counts.wrong), "by": counts.wrong[:1]}), flush=True)
     print(f"{found} of {len(MUTANTS)} mutants found")

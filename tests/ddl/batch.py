@@ -50,8 +50,10 @@ class Counts:
 class Batch:
     """The seeds' tables, topics and sessions."""
 
-    def __init__(self, here: Installation, seeds: list[int], *, told: bool) -> None:
-        self.here, self.counts = here, Counts()
+    def __init__(
+        self, here: Installation, seeds: list[int], *, told: bool, patience_s: float = GIVEN_UP_AFTER_S
+    ) -> None:
+        self.here, self.counts, self._patience_s = here, Counts(), patience_s
         self.seeds = [Seed(number, here.prefix) for number in seeds]
         here.configure(
             {"source": {"tables": [], "ddl_messages": told}, "backfill": {"notice": 0.3}, "prepared": {"pool": 4}}
@@ -205,7 +207,7 @@ class Batch:
         """Return what stays wrong; nothing once all tables are right at one moment."""
         tables = [(seed.schema, table) for seed in self.seeds for table in TABLES]
         wrong, since = self._wrong(tables), time.monotonic()
-        while wrong and time.monotonic() < since + GIVEN_UP_AFTER_S:
+        while wrong and time.monotonic() < since + self._patience_s:
             time.sleep(0.2)
             # Only those that were wrong, which is quick; all of them once these are right.
             now = self._wrong([(s, t) for s, t in tables if f"{s}.{t}" in wrong]) or self._wrong(tables)
