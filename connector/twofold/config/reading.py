@@ -16,11 +16,11 @@ from typing import Any, get_origin
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from twofold.config.group_settings import GroupConfig
 from twofold.config.kinds import PATTERNS, Name, first_line, secret_command
 from twofold.config.outbox_settings import OutboxRule
 from twofold.config.run_settings import (
     BackfillConfig,
+    GroupConfig,
     LogConfig,
     PolicyConfig,
     PreparedConfig,

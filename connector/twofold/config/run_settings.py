@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from twofold.config.kinds import Part, Secret, is_loopback, secret
+from twofold.config.kinds import Name, Part, Secret, TopicPrefix, is_loopback, secret
 from twofold.errors import UsageError
 
 _GID_PATTERN = "pay-(?P<global>[0-9]+)-(?P<branch>[a-z]+)"
@@ -206,3 +206,22 @@ class LogConfig(Part):
 
     format: Literal["text", "json"] = Field("text", description="Lines for people, or one JSON object a line.")
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The lowest level that is logged.")
+
+
+class GroupConfig(Part):
+    """The sources whose databases share global transactions; the same in each connector."""
+
+    name: Name | None = Field(None, description="The group's name.")
+    members: tuple[TopicPrefix, ...] = Field((), description="Topic prefixes of all members, this one's included.")
+
+    @model_validator(mode="after")
+    def _is_a_group(self) -> GroupConfig:
+        if not self.members and self.name is None:
+            return self
+        if not self.members or self.name is None:
+            raise ValueError(
+                'a group needs both settings, for example name = "bank" and members = ["bank_east", "bank_west"]'
+            )
+        if len(set(self.members)) != len(self.members) or len(self.members) == 1:
+            raise ValueError(f"members is {', '.join(self.members)}: name two prefixes or more, each once")
+        return self

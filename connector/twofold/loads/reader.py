@@ -5,6 +5,7 @@ Each chunk has the position that the stream must pass before the rows may be pub
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -14,12 +15,13 @@ from twofold.errors import Refused
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.load_progress import LoadProgress
 from twofold.loads.chunk import KEY_HEAD, Chunk, EncodingRequest, ReloadTruncate, SnapshotSeen, TableEncoding
-from twofold.loads.key_texts import key_texts
 from twofold.source import locks
 from twofold.source.messages import Relation
 from twofold.source.table_copier import CopyView, TableCopier
 from twofold.spool import Spool
+from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import PackedRecords, PartitionPacker, TransactionHeader
+from twofold_avro.types import How, key_encoding_of
 from twofold_common.table_names import table_argument
 
 PIECE_BYTES = 1 << 20
@@ -209,3 +211,48 @@ def _hashed_key(schema: str, table: str, columns: list[str]) -> Refused:
         at_stake="a load that cannot go on where it was would publish rows twice; nothing was loaded",
         repair=f"twofold backfill cancel {table_argument(schema, table)}; to load the table, take its key out of the policy",
     )
+
+
+def key_texts(shape: TableShape, key: bytes) -> dict[str, str]:
+    """Return the key's columns with their values in PostgreSQL's text form.
+
+    A load continues behind the last published key: `key` is that message key without its schema's
+    id.
+    """
+    offset, texts = 0, {}
+
+    def long() -> int:
+        nonlocal offset
+        number = shift = 0
+        while True:
+            byte = key[offset]
+            offset += 1
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return (number >> 1) ^ -(number & 1)
+            shift += 7
+
+    def sized(size: int) -> bytes:
+        nonlocal offset
+        offset += size
+        return key[offset - size : offset]
+
+    for column in shape.key:
+        encoding = key_encoding_of(column.type)
+        how = How.TEXT if encoding.as_text else encoding.how
+        match how:
+            case How.INT | How.UNSIGNED:
+                text = str(long())
+            case How.BOOL:
+                text = str(bool(sized(1)[0])).lower()
+            case How.FLOAT4:
+                text = repr(struct.unpack("<f", sized(4))[0])
+            case How.FLOAT8:
+                text = repr(struct.unpack("<d", sized(8))[0])
+            case How.BYTES:
+                text = "\\x" + sized(long()).hex()
+            case _:
+                text = sized(long()).decode()
+        texts[column.name] = text
+    assert offset == len(key), f"a key of {shape.schema}.{shape.table} has {len(key) - offset} bytes too many"
+    return texts

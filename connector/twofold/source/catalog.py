@@ -24,10 +24,11 @@ from typing import Any
 
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import CatalogColumn, CatalogTable
-from twofold.source.comments import add_comments
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.messages import Relation, Type
 from twofold.source.published_tables import describe
+from twofold_avro.comments import Comments, with_comments
+from twofold_avro.names import avro_name
 from twofold_avro.shapes import ColumnShape, TableShape, TypeKind, TypeShape
 
 _TYPES = """
@@ -260,3 +261,30 @@ def _type_row(row: tuple[Any, ...]) -> _TypeRow:
     kind: TypeKind = "array" if is_array and typtype == "b" else _KINDS[typtype]
     parts = tuple((field, part, modifier) for field, part, modifier in fields)
     return _TypeRow(oid, schema, name, kind, base_typmod, element, tuple(labels), parts)
+
+
+LONGEST_COMMENT = 1000
+"""Characters of a comment. A longer one is cut, because every reader has the schema in memory."""
+
+_COMMENTS = """
+SELECT a.attname::text, left(d.description, %s)
+  FROM pg_catalog.pg_description d
+  LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = d.objoid AND a.attnum = d.objsubid AND d.objsubid > 0
+ WHERE d.classoid = 'pg_catalog.pg_class'::regclass AND d.objoid = %s
+"""
+
+
+def add_comments(connection: PlainConnection, shape: TableShape) -> TableShape:
+    """Return the shape with the comments that the table and its columns have now.
+
+    The stream does not say them, and a COMMENT makes no Relation message.
+    """
+    rows = connection.execute(_COMMENTS, (LONGEST_COMMENT + 1, shape.oid)).fetchall()
+    columns = {avro_name(column): shorten(text) for column, text in rows if column is not None}
+    table = next((shorten(text) for column, text in rows if column is None), None)
+    return with_comments(shape, Comments(table, columns))
+
+
+def shorten(comment: str) -> str:
+    """Return a comment that is not longer than `LONGEST_COMMENT`."""
+    return comment if len(comment) <= LONGEST_COMMENT else comment[: LONGEST_COMMENT - 1] + "…"

@@ -31,7 +31,6 @@ from twofold.source.table_descriptions import DescribedTables
 from twofold.tables.column_policy import ColumnPolicy
 from twofold.tables.described_versions import DescribedVersions
 from twofold.tables.logical_messages import LogicalMessages
-from twofold.tables.pinned_topics import check_pinned_topics
 from twofold.tables.pins import Pins
 from twofold.tables.root_flaws import RootFlaws
 from twofold.tables.table_lives import TableLives
@@ -404,3 +403,26 @@ def _wanted(table: TableVersion) -> RequiredTopic:
     """Return the topic that the table requires."""
     name = table_argument(table.shape.schema, table.shape.table)
     return RequiredTopic(table.topic, "table", table.partitions, table=name)
+
+
+_log = logging.getLogger(__name__)
+
+
+def check_pinned_topics(pins: Pins, registrar: Registrar, in_use: set[str]) -> None:
+    """Require every pinned topic to exist unchanged.
+
+    The topic of a table that is no longer published may be missing: rows that do not fit are then
+    passed over.
+    """
+    for topic in registrar.missing(pins.all.keys() - in_use):
+        pins.forget(topic)
+    registrar.ensure(_required(topic, pin) for topic, pin in pins.all.items() if topic in in_use)
+    unused = [_required(topic, pin) for topic, pin in pins.all.items() if topic not in in_use]
+    for topic, refusal in registrar.mismatched(unused):
+        _log.warning("of a table that is no longer published: %s", refusal.what)
+        pins.unpublish(topic)
+
+
+def _required(topic: str, pin: Pin) -> RequiredTopic:
+    """Return the topic that the pin requires."""
+    return RequiredTopic(topic, "table", pin.partitions, pinned=True, table=table_argument(pin.schema, pin.table))
