@@ -62,7 +62,7 @@ class Member:
     """What is known of one source."""
 
     cut: int
-    """Its commit record in the last global cut; 0 before the first."""
+    """The member's commit record in the last global cut; 0 before the first."""
     known: int
     """The last commit record that was read; all between are read as well."""
     branches: tuple[CommittedBranch, ...]
@@ -115,7 +115,7 @@ class Lowering:
         self._loads = loads
         self._shown = {prefix: each.known for prefix, each in members.items()}
         self._places: dict[str, list[tuple[str, int]]] = defaultdict(list)
-        """Of every global transaction: the commit records that have a branch of it."""
+        """The commit records that have a branch of a global transaction, by its id."""
         for prefix, each in members.items():
             for branch in each.branches:
                 self._places[branch.global_id].append((prefix, branch.sequence))

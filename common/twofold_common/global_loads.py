@@ -34,8 +34,8 @@ class Decisions:
         self._prefix = prefix
         self._shown = shown
         self.in_doubt: set[str] | None = None
-        """Of the first frontier that knows the commit records, what may still be in doubt; None
-        before it.
+        """The transactions in doubt by the first frontier that knows the commit records, and by all
+        later ones; None before that frontier.
         """
         self.least: int | None = None
         """The member's commit record by which all are decided; None before that is known."""

@@ -27,7 +27,7 @@ class BranchPlace(NamedTuple):
     lsn: int = 0
     """The position of the last frontier; 0 where the branch is committed."""
     gids: tuple[str, ...] = ()
-    """Of branches in doubt."""
+    """The gids of branches in doubt."""
 
 
 @dataclass(frozen=True, slots=True)

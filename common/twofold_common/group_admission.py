@@ -31,7 +31,7 @@ class Admission:
             prefix: [other for other, sequence in unknown.items() if sequence and not {prefix, other} <= {*joined}]
             for prefix in unknown
         }
-        """Of whom each member's frontier must speak."""
+        """The members of which a member's frontier must speak, by prefix."""
         self._decisions = {
             prefix: Decisions(prefix, {other: unknown[other] for other in others})
             for prefix, others in self._others.items()

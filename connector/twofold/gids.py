@@ -34,7 +34,7 @@ class ParsedGid:
 
 OPAQUE = ParsedGid()
 Parse = Callable[[str], ParsedGid]
-"""What `parse` does, perhaps with patterns of one's own."""
+"""A function as `parse`, with the patterns of the configuration."""
 
 _NARAYANA = 131077
 """The format id of Narayana (JBoss, WildFly, Quarkus).

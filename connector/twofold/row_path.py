@@ -1,4 +1,4 @@
-"""What is said where the row path is not compiled: the same everywhere, so that nobody drains a
+"""The message where the row path is not compiled. Everybody says the same, so that nobody drains a
 backlog slowly without knowing why.
 """
 

@@ -29,7 +29,7 @@ class ThreadOwner:
         return True
 
     def check_first(self) -> bool:
-        """The same, and the first call makes its thread the owner."""
+        """Assert that this thread is the owner; the first call makes its thread the owner."""
         if self._thread is None:
             self.bind()
         return self.check()

@@ -50,9 +50,10 @@ class PlainRead:
     oldest_prepare: Lsn = NO_PREPARE
     """The oldest prepare that one of the outcomes resolves."""
     committed: int = 0
-    """So many of the outcomes are COMMIT PREPARED."""
+    """Number of outcomes that are COMMIT PREPARED."""
     rolled_back: int = 0
-    """So many are ROLLBACK PREPARED. They have no rows and are no transactions here."""
+    """Number of outcomes that are ROLLBACK PREPARED. They have no rows and count as no transaction
+    here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class MemberSeen(NamedTuple):
 
     prefix: str
     sequence: int
-    """Its last visible commit record."""
+    """The member's last visible commit record."""
     stream_id: str
     """The stream that the number belongs to. A member whose prefix was made again counts from 1."""
 

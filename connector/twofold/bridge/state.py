@@ -150,7 +150,7 @@ class State(NamedTuple):
     sequence: int  # the last one given out
     free: tuple[int, ...]  # slot numbers, the one unused for longest first
     held: tuple[tuple[PreparedIdentity, int], ...] = ()
-    """Slots, from OpenPrepared until the answer that ends it."""
+    """Slot numbers in use, each from its OpenPrepared until the worker has answered its end."""
     prepared: TransactionsInDoubt = TransactionsInDoubt()  # without an outcome
     unannounced: Lsn = NO_PREPARE  # the oldest prepare that was read and is not among these
     due: SortedMap[Lsn, PreparedIdentity] = SortedMap()  # staged ones that are to be opened, by prepare
@@ -158,7 +158,7 @@ class State(NamedTuple):
     """Open or parked transactions that the ledger does not have yet, by prepare."""
     ledger: SortedMap[PreparedIdentity, None] = SortedMap()  # those that are unresolved in the ledger
     reloaded: frozenset[PreparedIdentity] = frozenset()
-    """Of those, the ones whose tables are all reloaded in this run."""
+    """Transactions of `ledger` whose tables are all reloaded in this run."""
     batch: Batch | None = None
     unanswered: tuple[UnansweredCommit, ...] = ()
     unfinished: bool = False  # the main producer has rows of a transaction whose commit is not read

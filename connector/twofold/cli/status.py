@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from twofold.watch.page_client import PageAnswer
 
 LOADS_MAX = 10
-"""So many are named; twofold backfill status has all."""
+"""Number of loads that are named; `twofold backfill status` has all."""
 MIRROR_QUIET_S = 60.0
 """A mirror tells every ten seconds that it runs, by another machine's clock."""
 

@@ -47,7 +47,7 @@ class Cluster:
     broker_config: Mapping[str, str]
     """Empty if we may not see it."""
     topics: Mapping[str, Topic]
-    """Those of the prefix that we may see."""
+    """The prefix's topics that this user may see."""
     may: Mapping[str, frozenset[str]]
     """Our rights on each of them."""
     principal: str

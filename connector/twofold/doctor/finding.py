@@ -13,9 +13,9 @@ class Severity(IntEnum):
     """How severe a finding is; the most severe come first."""
 
     MUST = 0
-    """It does not run, or breaks a promise, until this is remedied."""
+    """The connector does not run, or breaks a promise, until this is remedied."""
     SHOULD = 1
-    """It runs, and will stop, stall or mislead one day."""
+    """The connector runs, and will stop, stall or mislead one day."""
     NOTE = 2
     """Good to know."""
 

@@ -17,7 +17,7 @@ class KafkaService:
     within: tuple[str, ...] = ()
     """Parts of the names of its brokers that no other has."""
     id_prefix: str = ""
-    """What its cluster ids begin with."""
+    """The beginning of the service's cluster ids."""
     broker_settings: str = ""
     """How a broker's setting changes, where there is no server.properties."""
 

@@ -39,7 +39,7 @@ class Source:
     config: Config
     connection: PlainConnection
     settings: dict[str, str]
-    """Those that the server's version knows."""
+    """The settings that the server's version knows."""
     slot: identity.SlotState | None
     service: Service
     is_standby: bool

@@ -33,7 +33,7 @@ class Branch:
     global_id: str
     state: Literal["open", "parked", "committed", "rolled_back"]
     sequence: int | None = None
-    """Its commit record's number, if it is committed and has one."""
+    """The number of the branch's commit record, if it is committed and has one."""
     committed_at: float | None = None
     """When it was committed, if its commit record says so."""
 

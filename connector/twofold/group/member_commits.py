@@ -34,7 +34,7 @@ class MemberView:
     """How far one member is visible."""
 
     stream_id: str = ""
-    """Which stream the numbers belong to."""
+    """The stream that the numbers belong to."""
     sequence: int = 0
     needed: int = 0
     """The last visible commit record with a prepared transaction, or with the end of a load."""

@@ -90,7 +90,7 @@ class ComparisonScope:
     to_the_end: bool = False
     """Wait for open transactions, and read beyond them."""
     starts: Mapping[PartitionId, int] | None = None
-    """Only these partitions, each from its offset, beside all commit records."""
+    """Offsets by partition: only these partitions are read from there, and all commit records."""
 
 
 Told = Callable[[ComparisonResult], None]

@@ -185,7 +185,7 @@ class BackfillStatus:
     left_s: float | None
     """The time left at that rate; None if it is not known."""
     words: str
-    """The same as a sentence."""
+    """The load's state as a sentence."""
     waits_for: tuple[str, ...]
     """Holders of a lock under which the table is written. The load begins when all have ended."""
 

@@ -26,7 +26,7 @@ class TopicCommand(NamedTuple):
     """A person's command about a topic's load."""
 
     number: int
-    """Its record's offset."""
+    """The offset of the command's record."""
     topic: str
     name: str
 

@@ -129,8 +129,8 @@ class KafkaSettings:
     call_timeout_s: float = 60.0
     """A longer call has an unknown outcome, and the run ends."""
     retry_factor: int = 1
-    """So many times `late_ends.RETRY_BACKOFF_MS` passes before a request is repeated, and so much
-    longer may an end take: for brokers that are slow."""
+    """Multiplies `late_ends.RETRY_BACKOFF_MS`, the wait before a request is repeated, and how long
+    the end of a transaction may take. More than 1 for slow brokers."""
     secrets: KafkaSecrets = field(default_factory=KafkaSecrets)
     """Opens every client."""
 
@@ -239,7 +239,8 @@ _AWAY = "check that the brokers in kafka.bootstrap run, accept the credentials a
 _WHICH = "twofold doctor names what is missing, with the command"
 """Kafka's answer does not say which right it is."""
 GRANT = "kafka-acls --bootstrap-server HOST:PORT --add --allow-principal User:NAME"
-"""Of rights that no client can ask for: doctor has these words from the run that was refused."""
+"""Begins the command that grants a right. No client can ask whether it has the right: doctor
+repeats what the refused run said."""
 
 _ENDED_ELSEWHERE = (
     "the broker has no open transaction of this producer: a late request or another client has ended it;"

@@ -20,7 +20,7 @@ from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Range
 
 PAUSE_FIRST = 16
-"""So many transactions are not foretold after the first miss."""
+"""Number of transactions that are not foretold after the first miss."""
 PAUSE_MAX = 4096
 
 Partition = tuple[str, int]

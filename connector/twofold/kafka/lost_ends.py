@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 _PAUSE_S: Final = 0.05
 _NAMED: Final = 3
-"""So many partitions are named in a message."""
+"""Number of partitions that a message names."""
 _MARK: Final = b"aborted by twofold"
 """Key of the records that carry our aborts to the partitions; nobody reads them."""
 
@@ -62,11 +62,11 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What may be aborted: at least one of the two, unless there is a refusal."""
+    """Which forgotten parts may be aborted: of one kind of producers or both, or a refusal."""
 
     through_main: bool = True
-    """By the main ids. They wrote the rows of every commit record but those of prepared
-    transactions."""
+    """Whether the producers with main ids may abort. They wrote the rows of every commit record
+    except those of prepared transactions."""
     through_pool: bool = True
     refusal: str | None = None
     """A sign that what begins a forgotten part was committed, or is not known to be aborted."""

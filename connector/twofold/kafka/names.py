@@ -83,7 +83,8 @@ class CommitKey(NamedTuple):
 
     sequence: int
     is_awaited: bool
-    """It has prepared transactions, or ends the load of a table: a frontier must know it."""
+    """Whether a frontier must know the commit record: it has prepared transactions, or ends the
+    load of a table."""
 
 
 def commit_key(commit: Commit) -> bytes:

@@ -27,7 +27,7 @@ class RegistrySettings:
 
     url: str
     timeout_s: float = 10.0
-    """Of a call with all its tries."""
+    """Time of a call with all its tries."""
     credentials: Callable[[], Mapping[str, str]] = authorization
     """Gives each request's header that names the caller."""
     ca_file: Path | None = None

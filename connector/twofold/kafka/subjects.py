@@ -56,8 +56,9 @@ class Subjects:
         return replace(shape, columns=tuple(replace(c, optional=c.name in kept) for c in shape.columns))
 
     def require_former_rules(self, shape: TableShape, topic: str, pin: Pin) -> None:
-        """Refuse a table whose columns were hidden under its former name and are not under its new
-        one; `topic` and `pin` are those of the former name.
+        """Refuse a renamed table if the data policy hid columns under the former name alone.
+
+        `topic` and `pin` belong to the former name.
         """
         before = self._last_envelope(topic, pin)
         if before is not None:

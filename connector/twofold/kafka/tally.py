@@ -97,8 +97,8 @@ class PartitionTally:
         self._next = 0
         self._unexpected: list[tuple[int, int]] = []
         self._old_unexpected: list[tuple[int, int]] = []
-        """Those of the previous batch. A prepared transaction that wrote them commits within this
-        batch, or not at all."""
+        """Unexpected records of the previous batch. A prepared transaction that wrote them commits
+        within this batch, or not at all."""
 
     def expect(self, ranges: Iterable[ExpectedRange]) -> int:
         """Add a batch of ranges.

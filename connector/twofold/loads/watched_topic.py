@@ -24,8 +24,8 @@ class WatchedTopic:
     def __init__(self) -> None:
         self.memory = ChangeMemory()
         self._held: SpooledRows | None = None
-        """Of a table without a message key, the rows of all published transactions: they follow
-        its one chunk."""
+        """The rows of all published transactions of a table without a message key. They follow the
+        table's one chunk."""
         self._published_at: float | None = None
         """The time of the load's last chunk, by the monotonic clock."""
 

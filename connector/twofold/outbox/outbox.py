@@ -50,7 +50,7 @@ class OutboxTable:
         self._key = self._place("key_column", rule.key_column)
         self._payload = self._place("payload_column", rule.payload_column)
         self.is_avro = rule.payload_encoding == "avro"
-        """Its payloads are encoded by the registry's schemas."""
+        """Whether the registry's schemas encode the payloads."""
         self._headers = [(name, self._place("header_columns", name)) for name in rule.header_columns]
         if hidden := sorted(self._used & shape.policy.keys()):
             raise Refused(

@@ -246,7 +246,7 @@ class _First:
     registry: Registry
     progress: Progress | None
     stream_id: str
-    """That of an init that was interrupted, or a new one."""
+    """The stream's id: of an interrupted `init`, or new."""
     _watch: Watch
     _opened: ExitStack
 

@@ -82,9 +82,9 @@ class _Stored:
     replica_identity: str
     identity: tuple[str, ...]
     generated: frozenset[str]
-    """The generated ones among the identity's columns."""
+    """The columns of the identity that are generated."""
     may_be_null: frozenset[str]
-    """Those that are NOT NULL for new rows alone."""
+    """The columns of the identity that are NOT NULL for new rows alone."""
     primary: frozenset[str]
 
 

@@ -80,7 +80,7 @@ class SourceFacts(NamedTuple):
     slot: SlotState
     server: ServerIdentity
     history: tuple[TimelineSwitch, ...]
-    """Of the server's present timeline."""
+    """The switches of timelines that led to the server's present one."""
 
 
 def read_facts(conninfo: str, slot: str) -> SourceFacts:

@@ -34,10 +34,10 @@ class SourceUse:
 
 
 class Stops(Enum):
-    """Which command stops at a flaw."""
+    """The commands that stop at a flaw."""
 
     RUN = "run"
-    """And `init`."""
+    """`run` and `init`."""
     INIT = "init"
     NOTHING = ""
 

@@ -71,7 +71,7 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class CurrentTransaction:
-    """The transaction that is being read, or one that is held."""
+    """A transaction that is being read, or is held back as a whole."""
 
     facts: TransactionInfo
     header: TransactionHeader
@@ -81,17 +81,17 @@ class CurrentTransaction:
     is_prepared: bool = False
     skipped: bool = False
     waiting: BatchRows | None = None
-    """Its rows in the spool, once there are any."""
+    """The transaction's rows in the spool, once there are any."""
     tables: dict[TableVersion, None] = field(default_factory=dict)
     topics: dict[str, None] = field(default_factory=dict)
-    """The topics of its events and logical messages."""
+    """The topics of the transaction's events and logical messages."""
     told: dict[int, ToldTable] = field(default_factory=dict)
-    """What its DDL messages tell of tables."""
+    """What the transaction's DDL messages tell of tables."""
     rows: int = 0
     begun: m.Begin | m.BeginPrepare | None = None
-    """The message that began it."""
+    """The message that began the transaction."""
     handed_over: bool = False
-    """Some of its rows have gone to the batch."""
+    """Whether some of the transaction's rows have gone to the batch."""
 
 
 class GatheredRun:

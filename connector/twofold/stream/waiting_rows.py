@@ -91,7 +91,7 @@ class PreparedRows(NamedTuple):
     parsed: ParsedGid
     """The gid's global id and branch."""
     told: Told = NOTHING_TOLD
-    """What its DDL messages tell of tables."""
+    """What the transaction's DDL messages tell of tables."""
 
     @property
     def downstream_id(self) -> str:
@@ -105,7 +105,7 @@ class CollectedEvent(NamedTuple):
     batch: RowBatch | None = None
     """Rows for the main producer, to be produced before the event's actions."""
     waited: Rows | None = None
-    """The same, from the spool."""
+    """Rows for the main producer that waited in the spool."""
     at_us: int = 0
     """The source's time of the commit, prepare or rollback."""
     prepared: PreparedRows | None = None

@@ -53,12 +53,13 @@ class Pins:
         self._unwritten: dict[str, Pin] = {}
         self._is_told = is_told
         self._to_be_emptied: dict[str, Description] = {}
-        """What the tables of topics whose truncate is still to come were before that."""
+        """The former descriptions of tables whose topics are to be emptied, by topic."""
         self._told: dict[int, Description] = {}
         """What messages have told in this run, up to the commit that takes the pins."""
         self._told_lately: frozenset[int] = frozenset()
         self._told_before: frozenset[int] = frozenset()
-        """Those that messages told of since the last look, and between that and the one before."""
+        """The oids of tables that messages described since the last look at the catalog, and
+        between the last two."""
         self._stale = [
             StaleTopic(topic, pin.relation, NeedsReload(pin.stale or ""))
             for topic, pin in pins.items()

@@ -21,7 +21,7 @@ class TableLives:
 
     def __init__(self, pins: Mapping[str, Pin]) -> None:
         self._lives: dict[str, LoadLife] = {}
-        """Those that differ from a table's without a load."""
+        """The lives that differ from the life of a table without a load."""
         self._in_need: dict[str, None] = {}
         """The topics whose lives need a turn."""
         self._commanded: dict[str, None] = {}

@@ -65,7 +65,7 @@ class TableVersion:
     flaw: Refused | None = None
     """Why no row is published: a partition lacks something. A restart of the topic repairs it."""
     outbox: OutboxTable | None = None
-    """Its inserts are events, and it has no rows."""
+    """The rule of an outbox table: its inserts are events, and it has no rows."""
     keyless: bool = field(init=False)
 
     def __post_init__(self) -> None:

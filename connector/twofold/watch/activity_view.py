@@ -62,7 +62,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class ActivityView:
-    """All of it at one moment."""
+    """What the process does at one moment."""
 
     phase: Phase
     since: float

@@ -69,7 +69,7 @@ def _while_running(
 
 
 def _name(text: str, error: str) -> tuple[Party, str]:
-    """Which server an error speaks of: the one that its first sentence names first."""
+    """Return the server that the error's first sentence names first, and the cause in words."""
     head = text.partition("\n")[0]
     found = [(at, party) for name, party in _PARTIES if (at := head.find(name)) >= 0]
     party = min(found)[1] if found else "connector"

@@ -66,13 +66,14 @@ class InDoubtAnswers:
         self._known: dict[Key, InDoubt] = {}
         """The last answer, by xid and gid."""
         self._last: dict[Key, InDoubt] = {}
-        """The same, however old."""
+        """The last answer about each transaction, however old, by xid and gid."""
         self.unread: tuple[str, ...] = ()
         self.error = ""
 
     def list_all(self, view: ActivityView, source: SourceView | None, now: float) -> list[dict[str, Any]]:
-        """Oldest first: those of the stream with what PostgreSQL knows of them, and those that the
-        stream has not brought yet.
+        """Return all transactions in doubt, oldest first, with what PostgreSQL knows of them.
+
+        The stream has not brought some of them yet.
         """
         found = self._gather(view, source, now)
         listed = found[:LISTED_MAX]
@@ -158,12 +159,12 @@ class InDoubtAnswers:
 
 
 def _branches_of(listed: Iterable[_Listed]) -> list[Key]:
-    """Return those of global transactions that are old enough to ask about."""
+    """Return the branches of global transactions that are old enough to ask about."""
     return [found.key for found in listed if found.each.global_id and found.each.age_s > BRANCHES_ASKED_S]
 
 
 def list_settled(view: ActivityView) -> list[dict[str, Any]]:
-    """Those with an outcome, newest first."""
+    """Return the prepared transactions that have an outcome, newest first."""
     return [_bar(span) for span in reversed(view.in_doubt.past)]
 
 

@@ -46,7 +46,7 @@ class InDoubtSpan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InDoubtView:
-    """Those without an outcome in Kafka, and the last ones with one."""
+    """The prepared transactions without an outcome in Kafka, and the last ones that got one."""
 
     live: dict[PreparedIdentity, InDoubtSpan]
     past: tuple[InDoubtSpan, ...]
@@ -121,8 +121,8 @@ class InDoubtLog:
         count["committed"] += self._end_up_to(state.applied_lsn, now)
 
     def _moved(self, event: Event, state: State) -> list[Prepared]:
-        """Return those that the step may have moved: the one that the event names, and those that
-        were due.
+        """Return the prepared transactions that the step may have moved: the event names them, or
+        they were due.
         """
         touched = dict.fromkeys(self._opened_or_parked(state))
         match event:

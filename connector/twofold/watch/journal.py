@@ -25,14 +25,14 @@ class JournalLine:
     """Something that happened once, or several times in a row."""
 
     at: float
-    """Of the last time."""
+    """When it happened last."""
     kind: Kind
     what: str
     text: str = ""
     cause: str = ""
     """An error's class, or empty."""
     since: float = 0.0
-    """Of the first time."""
+    """When it happened first."""
     times: int = 1
 
 

@@ -33,7 +33,7 @@ class MirrorPlace:
     told_at: float | None = None
     """By the clock of its machine. None: a mirror of a version that tells only of its cuts."""
     ended: bool = False
-    """It said that it ends."""
+    """Whether the mirror said that it ends."""
 
 
 class MirrorView:

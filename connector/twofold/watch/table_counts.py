@@ -23,7 +23,7 @@ class TableCount:
     load: str
     """As the table's pin has it: ready, waiting, running, paused."""
     schema_id: int | None = None
-    """Of its envelope, as it is published now."""
+    """The registry's id of the envelope's schema, as it is published now."""
     gone: bool = False
     """No such table is published any more; rows that do not fit its topic are passed over."""
     stale: str = ""

@@ -59,11 +59,11 @@ class _ChangelogTable:
     """The table of a topic."""
 
     path: str
-    """Its name in the catalog."""
+    """The table's name in the catalog."""
     table: str
-    """The same, with the catalog and quoted."""
+    """The table's name with the catalog, quoted."""
     label: str
-    """Its name in the source."""
+    """The table's name in the source."""
 
 
 class TableAppender:

@@ -22,7 +22,7 @@ class Membership(NamedTuple):
 
     group: str
     members: frozenset[str]
-    """Its own prefix included."""
+    """The prefixes of all members, the source's own included."""
 
 
 def find_members(spark: SparkSession, kafka: Kafka, registry: Registry, group: str) -> tuple[str, ...]:

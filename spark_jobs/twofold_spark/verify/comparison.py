@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from twofold_spark.verify import row_digest
 
 NAMED_ROWS = 20
-"""So many differing rows of a table are named."""
+"""Number of differing rows that are named of a table."""
 
 
 @dataclass(frozen=True, slots=True)
