@@ -128,6 +128,7 @@ AVRO: Mapping[str, Walls] = {
     "connect": Walls({"shapes", "types"}),
     "wire": Walls({"errors", "plain"}, {"cython"}),
     "records": Walls({"errors", "schemas", "types", "wire"}, {"fastavro"}),
+    "row_values": Walls({"errors", "names", "wire"}, {"fastavro"}),
     "json_values": Walls({"errors", "json_scalars", "types", "wire"}, {"fastavro"}),
     "json_scalars": Walls({"errors"}),
     # cython is the compiler's vocabulary; `plain` stands in for it at run time.

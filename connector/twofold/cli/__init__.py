@@ -26,6 +26,7 @@ COMMANDS = {
     "audit": "Compare commit records with what consumers see.",
     "backfill": "Load tables: start, pause, resume, cancel, status.",
     "prepared": "Prepared transactions in doubt.",
+    "tail": "Show changes as they become visible.",
     "reset": "Remove what init made.",
     "config": "Show or check the configuration.",
     "stack": "PostgreSQL, Kafka and a registry on this machine, without Docker.",

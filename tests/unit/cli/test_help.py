@@ -48,6 +48,7 @@ def test_what_reports_takes_json() -> None:
         ("status",),
         ("doctor",),
         ("prepared", "list"),
+        ("tail",),
         ("stack", "status"),
         ("backfill", "status"),
         ("version",),

@@ -18,13 +18,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from twofold import cli
-from twofold.cli import audit, doctor, prepared, status
+from twofold.cli import audit, doctor, prepared, status, tail
 from twofold.cli.output import say
 from twofold.doctor import Finding
 from twofold.errors import Refused, SetupError, Unreachable
 from twofold.inspect.audit import Audit
+from twofold.inspect.changes import TopicChange
 from twofold.inspect.in_doubt import InDoubt
 from twofold.inspect.status_report import BackfillStatus, Status
+from twofold.inspect.tail import TailBegin, TailEnd
 from twofold.watch.logs import set_up
 from twofold.watch.page_client import PageAnswer
 from twofold.watch.server import Health, StatusServer, StatusSources
@@ -60,6 +62,18 @@ def fill(kind: Any) -> Any:
         return None
 
 
+ENVELOPE = {
+    "before": None,
+    "after": {HOSTILE: HOSTILE},
+    "special": [{"row": "after", "column": HOSTILE, "text": HOSTILE}],
+    "unchanged": [HOSTILE],
+    "message": {"prefix": HOSTILE, "content": HOSTILE},
+}
+CHANGES = tuple(
+    TopicChange(HOSTILE, 0, 0, op, HOSTILE, HOSTILE, ENVELOPE) for op in ("c", "m", "event", "tombstone", HOSTILE)
+)
+
+
 def assert_harmless(out: str) -> None:
     assert "gnp.exe" in out, "the text itself is there"
     assert all(each.isprintable() for each in out.replace("\n", "")), ascii(out)
@@ -79,6 +93,7 @@ def test_each_field_that_a_command_prints(capsys: pytest.CaptureFixture[str]) ->
         "prepared": prepared._report(in_doubt),
         "doctor": doctor._report(fill(Finding)),
         "audit": audit._report(fill(Audit)),
+        "tail": [tail._line(each) for each in (fill(TailBegin), fill(TailEnd), *CHANGES)],
         "source": status._source_lines(seen.status),
         "kafka": status._kafka_lines(seen),
         "away": status._kafka_lines(away),
