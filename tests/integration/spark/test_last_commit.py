@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from confluent_kafka import TopicPartition
+from psycopg.conninfo import make_conninfo
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, table
@@ -86,14 +87,19 @@ def test_one_altered_row_is_named_alone_and_with_the_last_commit_that_touched_it
     for row in w.model["accounts"].values():
         source.execute("INSERT INTO accounts VALUES (%(id)s, %(offset)s)", row)
     source.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE accounts")
+    reader = f"verifier_{w.prefix}"  # with the rights that docs/use/security.md names
+    source.execute(
+        f"CREATE ROLE {reader} LOGIN; REVOKE ALL ON SCHEMA public FROM PUBLIC; GRANT USAGE ON SCHEMA public TO {reader};"
+        f" GRANT SELECT ON accounts TO {reader}"
+    )
     lake.mirror()
     lake.spark.sql(f"UPDATE {lake.catalog}.public.accounts SET offset = 'altered' WHERE id = 2")
     with w.commit() as tx:
         tx.upsert("accounts", {"id": 3, "offset": "opened"})
     lake.mirror()
 
-    line = ["verify", "--source", database, "--prefix", w.prefix, "--warehouse", str(lake.warehouse)]
-    line += ["--catalog", lake.catalog, "--patience", "2"]
+    line = ["verify", "--source", make_conninfo(database, user=reader), "--prefix", w.prefix]
+    line += ["--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--patience", "2"]
     kafka = ["--bootstrap", w.bootstrap, "--registry", w.registry]
     assert cli.main([*line, *kafka]) == 1
     said = capsys.readouterr()
