@@ -195,12 +195,12 @@ test-slow: classes ## The long forms of the tests. ARGS='-k name' chooses.
 	$(BIN)/pytest -m slow $(ARGS)
 
 .PHONY: crash-matrix
-crash-matrix: ready ## Every death, one by one, and docs/inside/crash-matrix.md with what was seen.
-	TWOFOLD_CRASH_MATRIX=docs/inside/crash-matrix.md $(BIN)/pytest -m 'slow or not slow' tests/integration/connector/test_failpoints.py tests/integration/connector/test_servers_away.py
+crash-matrix: ready ## Every death, one by one, and tests/records/crash-matrix.md with what was seen.
+	TWOFOLD_CRASH_MATRIX=tests/records/crash-matrix.md $(BIN)/pytest -m 'slow or not slow' tests/integration/connector/test_failpoints.py tests/integration/connector/test_servers_away.py
 
 .PHONY: rights
-rights: ready ## Each right of the security page taken away by itself, and docs/inside/rights.md with what each command does then.
-	TWOFOLD_RIGHTS=docs/inside/rights.md $(BIN)/pytest -m slow tests/integration/ops/test_rights.py
+rights: ready ## Each right of the security page taken away by itself, and tests/records/rights.md with what each command does then.
+	TWOFOLD_RIGHTS=tests/records/rights.md $(BIN)/pytest -m slow tests/integration/ops/test_rights.py
 
 .PHONY: chaos
 chaos: classes ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.

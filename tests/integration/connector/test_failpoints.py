@@ -3,7 +3,7 @@ restart the topics are compared with the ledger.
 
 The fast form chains the places of a kind: each life begins in what the killed one before has left,
 and the comparison at the end sees what any of them has lost or doubled. The slow form compares
-after each place. docs/inside/crash-matrix.md is made of both.
+after each place. tests/records/crash-matrix.md is made of both.
 """
 
 from __future__ import annotations
