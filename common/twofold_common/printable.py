@@ -10,9 +10,43 @@ changes here.
 from __future__ import annotations
 
 import json
+import logging
+import sys
+import threading
+import traceback
+from types import TracebackType
 from typing import Any
 
 _INDENT = "  "
+
+
+class TextLines(logging.Formatter):
+    """A line for each record; what follows a line break is indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), lines=True)
+
+
+def keep_stderr_printable() -> None:
+    """Make printable what Python itself writes to stderr: the traceback of an unforeseen error, and
+    log lines of a command that has set up no log.
+    """
+    sys.excepthook = _print_traceback
+    threading.excepthook = _print_traceback_of_thread
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(TextLines())
+
+
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    text = "".join(traceback.format_exception(kind, error, trace)).rstrip("\n")
+    print(printable(text, lines=True), file=sys.stderr)  # noqa: T201
+
+
+def _print_traceback_of_thread(told: threading.ExceptHookArgs) -> None:
+    if told.exc_value is not None and not isinstance(told.exc_value, SystemExit):
+        name = told.thread.name if told.thread is not None else "unknown"
+        print(f"Exception in thread {printable(name)}:", file=sys.stderr)  # noqa: T201
+        _print_traceback(told.exc_type, told.exc_value, told.exc_traceback)
 
 
 def printable(text: str, *, lines: bool = False) -> str:

@@ -16,7 +16,7 @@ import click
 from twofold import __version__
 from twofold.errors import TwofoldError
 from twofold_common.crashes import leave_no_core
-from twofold_common.printable import printable
+from twofold_common.printable import keep_stderr_printable, printable
 
 COMMANDS = {
     "init": "Make publication, slot and topics.",
@@ -104,6 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     An error raised on purpose is one message on stderr and an exit status.
     """
+    keep_stderr_printable()
     try:
         twofold.main(arguments, prog_name="twofold", standalone_mode=False)
     except click.ClickException as error:

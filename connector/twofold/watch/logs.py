@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from twofold.errors import Refused, TwofoldError
-from twofold_common.printable import printable, printable_json
+from twofold_common.printable import TextLines, printable_json
 
 FIELDS = "fields"
 """The attribute of a log record that has further fields of its line."""
@@ -36,13 +36,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return printable_json(json.dumps(line, ensure_ascii=False))
-
-
-class TextLines(logging.Formatter):
-    """A line for each record; what follows a line break is indented."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record), lines=True)
 
 
 def set_up(form: Literal["text", "json"], level: str) -> None:

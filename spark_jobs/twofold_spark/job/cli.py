@@ -25,7 +25,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from twofold_common.crashes import leave_no_core
-from twofold_common.printable import printable
+from twofold_common.printable import keep_stderr_printable, printable
 from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return the exit status."""
     options = build_parser().parse_args(arguments)
     leave_no_core()
+    keep_stderr_printable()
     try:
         match options.command:
             case "jars":

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import subprocess
+import sys
 import types
 import urllib.request
 from collections.abc import Callable
@@ -128,6 +129,35 @@ def test_an_error_that_ends_a_command(
     assert said.startswith("twofold: ")
     print_progress(f"mirror: {ERRORS[error]()}")
     assert_harmless(capsys.readouterr().err)
+
+
+UNFORESEEN = """
+import logging, sys, threading
+hostile = sys.stdin.read()
+{begin}
+logging.getLogger("twofold").warning("of %s", hostile)
+def fail():
+    raise ValueError(hostile)
+thread = threading.Thread(target=fail)
+thread.start()
+thread.join()
+fail()
+"""
+BEGINS = {
+    "connector": "from twofold import cli; sys.argv[1:] = ['version']; cli.main()",
+    "jobs": "from twofold_spark.job import cli; sys.argv[1:] = ['jars']; cli.jars.fetch = lambda **_: []; cli.main()",
+}
+
+
+@pytest.mark.parametrize("program", BEGINS)
+def test_an_unforeseen_error_and_a_log_that_no_command_has_set_up(program: str) -> None:
+    script = UNFORESEEN.format(begin=BEGINS[program])
+    text = HOSTILE.replace("\x00", "").encode("utf-8", "surrogatepass")
+    done = subprocess.run([sys.executable, "-c", script], input=text, capture_output=True, check=False)
+    said = done.stderr.decode()
+    assert_harmless(said)
+    assert said.count("ValueError: a") == 2
+    assert said.count("gnp.exe") == 3
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
