@@ -60,6 +60,8 @@ class KafkaSecrets:
         assert self.token_provider is not None
         try:
             token, expires, *rest = self.token_provider(config)
+            if not (token and str(token).strip()):
+                raise ValueError
             return (str(token), float(expires) / (1000 if expires > _MILLISECONDS_FROM else 1), *rest)
         except Exception as error:
             # Its words may hold the secret. librdkafka asks again after ten seconds.

@@ -342,11 +342,27 @@ def _read_properties(file: str) -> dict[str, str]:
     except OSError as error:
         raise ValueError(f"cannot read {file}: {error.strerror}") from error
     pairs = [line.partition("=") for line in lines if line and not line.startswith(("#", "!"))]
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    found = {name.strip(): value.strip() for name, _, value in pairs}
+    for name, value in found.items():
+        if _is_empty_secret(name, value):
+            raise ValueError(f"{file} has {name}, {_EMPTY}")
+    return found
+
+
+_SECRET = re.compile("password|secret|token$|credential|access[.-]key|sasl[.]jaas", re.IGNORECASE)
+_NO_PASSWORD = re.compile(r"""password\s*=\s*(""|''|;|\s|$)""", re.IGNORECASE)
+_EMPTY = "which is empty, and no secret is: give it a value, or leave it out"
+
+
+def _is_empty_secret(name: str, value: str) -> bool:
+    """Tell whether a setting is a secret without content, by itself or in a login module's line."""
+    return _SECRET.search(name) is not None and (not value.strip() or _NO_PASSWORD.search(value) is not None)
 
 
 def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} must be NAME=VALUE")
+        raise argparse.ArgumentTypeError("must be NAME=VALUE")  # what was given may be a secret
+    if _is_empty_secret(name, value):
+        raise argparse.ArgumentTypeError(f"has {name}, {_EMPTY}")
     return name, value

@@ -40,7 +40,7 @@ class SinkChoice:
         name, _, address = text.partition("=")
         if (name == "iceberg" and not address) or (name in ("delta", "jdbc") and address):
             return cls(name, address)
-        raise ValueError(f"{text!r} must be one of: {cls.HELP}")
+        raise ValueError(f"{name!r} must be one of: {cls.HELP}")  # the address may hold a password
 
     def make_sink(
         self,

@@ -5,8 +5,10 @@ The JVM's driver connects, because a cluster's driver and executors have it anyw
 
 from __future__ import annotations
 
+import re
 import shlex
 import urllib.parse
+from collections.abc import Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -25,19 +27,28 @@ _PASSED_ON = {
     "connect_timeout": "connectTimeout",
 }
 """Settings beside host, port and database: libpq's names, and the JDBC driver's names for them."""
+_NAME = re.compile(r"\w+", re.ASCII)
 
 
 def build_jdbc_url(text: str) -> str:
-    """Build a JDBC URL from one, from `postgresql://...`, or from libpq's `host=... dbname=...`."""
+    """Build a JDBC URL from one, from `postgresql://...`, or from libpq's `host=... dbname=...`.
+
+    An error quotes nothing of the text but names of settings: any other place may be the password.
+    """
     if text.startswith("jdbc:postgresql:"):
+        _refuse_empty_secrets(dict(urllib.parse.parse_qsl(text.partition("?")[2], keep_blank_values=True)))
         return text
     try:
         is_url = text.startswith(("postgresql://", "postgres://"))
         given = _parse_url(text) if is_url else dict(pair.split("=", 1) for pair in shlex.split(text))
-    except ValueError as error:
+        if not all(map(_NAME.fullmatch, given)):
+            raise ValueError
+    except ValueError:
         raise UsageError(
-            f"the database must be a URL of one host, or libpq's name=value pairs; it is neither: {error}"
-        ) from error
+            "the database must be a URL of one host, or libpq's name=value pairs, and it is neither: "
+            "percent-encode special characters of a URL, and put a value with spaces in single quotes"
+        ) from None
+    _refuse_empty_secrets(given)
     host = given.pop("host", "127.0.0.1")
     if host.startswith("/"):
         raise UsageError("JDBC connects over TCP only: give the database's host and port instead of a socket folder")
@@ -51,6 +62,11 @@ def build_jdbc_url(text: str) -> str:
     return f"jdbc:postgresql://{address}?{urllib.parse.urlencode({_PASSED_ON[k]: v for k, v in given.items() if v})}"
 
 
+def _refuse_empty_secrets(given: Mapping[str, str]) -> None:
+    if any(given.get(name) == "" for name in ("password", "sslpassword")):
+        raise UsageError("the database's password is empty: give one, or leave it out")
+
+
 def _parse_url(url: str) -> dict[str, str]:
     """Split a URL into libpq's settings; those behind `?` win."""
     parts = urllib.parse.urlsplit(url)
@@ -59,8 +75,9 @@ def _parse_url(url: str) -> dict[str, str]:
         "port": str(parts.port or 5432),
         "dbname": urllib.parse.unquote(parts.path.lstrip("/")),
         "user": urllib.parse.unquote(parts.username or ""),
-        "password": urllib.parse.unquote(parts.password or ""),
     }
+    if parts.password is not None:
+        given["password"] = urllib.parse.unquote(parts.password)
     return given | dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
 
 
@@ -75,5 +92,7 @@ def open_connection(spark: SparkSession, url: str, *, role: str, option: str) ->
         return spark._jvm.java.sql.DriverManager.getConnection(url)
     except Py4JJavaError as error:
         said = error.java_exception.getMessage()
+        if url in said:  # it may hold the password
+            said = "the driver cannot use its address"
         verb = "refuses the connection" if "FATAL" in said else "does not answer"
-        raise SetupError(f"{role} {verb} ({said}): check {option}") from error
+        raise SetupError(f"{role} {verb} ({said}): check {option}") from None

@@ -16,14 +16,14 @@ def read_secret(variable: str) -> str | None:
     """Return the secret that the variable has; None if it is not set."""
     text = os.environ.get(variable)
     if text is not None and not text.strip():
-        raise UsageError(f"environment {variable} is empty, and no secret is: give one, or unset the variable")
+        raise UsageError(f"environment {variable} is empty, and no secret is: give it a value, or unset the variable")
     return text
 
 
 def find_command(variable: str) -> SecretCommand | None:
     """Return the command that the variable has; None without one."""
-    text = os.environ.get(variable)
-    if not text:
+    text = read_secret(variable)
+    if text is None:
         return None
     try:
         arguments = json.loads(text)

@@ -37,6 +37,13 @@ def _verify(lake: Lake, database: str) -> tuple[list[TableComparison], list[str]
         source.close()
 
 
+def test_an_address_that_the_driver_refuses_is_not_quoted(lake: Lake) -> None:
+    """The driver quotes the whole of it, the password included."""
+    with pytest.raises(SetupError, match=r"the source .*cannot use its address.*--source") as told:
+        SourceDatabase(lake.spark, "jdbc:postgresql://127.0.0.1:5x/shop?user=me&password=hunter2")
+    assert "hunter2" not in str(told.value)
+
+
 def test_it_waits_for_the_first_cut_of_a_mirror_that_starts_after_it(lake: Lake, database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE TABLE late (id bigint PRIMARY KEY); INSERT INTO late VALUES (1)")

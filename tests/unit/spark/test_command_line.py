@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from twofold_spark import __version__
@@ -41,3 +43,35 @@ def test_it_tells_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(["--version"])
     assert capsys.readouterr().out == f"twofold-spark {__version__}\n"
+
+
+LOGIN = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="";'
+
+
+@pytest.mark.parametrize(
+    ("option", "line"),
+    [
+        ("--kafka-file", "ssl.key.password ="),
+        ("--kafka-file", f"sasl.jaas.config={LOGIN}"),
+        ("--catalog-file", "credential="),
+        ("--catalog-file", "s3.secret-access-key = "),
+        ("--kafka", "ssl.keystore.password="),
+    ],
+)
+def test_an_empty_secret_is_refused(option: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "secrets").write_text(f"security.protocol=SASL_SSL\n{line}\n")
+    value = line if option == "--kafka" else str(tmp_path / "secrets")
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["mirror", *NEEDED, option, value])
+    assert f"{line.partition('=')[0].strip()}, which is empty" in capsys.readouterr().err
+    (tmp_path / "secrets").write_text(line.replace('""', '"x"').replace("= ", "=").removesuffix("=") + "=x\n")
+    build_parser().parse_args(["mirror", *NEEDED, "--kafka-file", str(tmp_path / "secrets")])
+
+
+def test_an_address_with_a_password_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in (["--sink", "jbdc=postgresql://me:hunter2@db/shop"], ["--kafka", "sasl.password:hunter2"]):
+        with pytest.raises(SystemExit):
+            build_parser().parse_args(["mirror", *NEEDED, *wrong])
+        said = capsys.readouterr().err
+        assert "must be" in said
+        assert "hunter2" not in said

@@ -53,3 +53,28 @@ def test_a_sockets_folder_is_refused() -> None:
     for given in ("host=/run dbname=shop", "postgresql:///shop?host=/run"):
         with pytest.raises(UsageError, match="JDBC connects over TCP"):
             build_jdbc_url(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "postgresql://me:hunter2#a@db/shop",
+        "postgresql://me:a/hunter2@db/shop",
+        "postgresql://me@db/shop?password=a&hunter2",
+        "jbdc:postgresql://me:hunter2@db/shop?user=a",
+        "host=db password='hunter2",
+    ],
+)
+def test_an_address_that_is_not_understood_is_not_quoted(given: str) -> None:
+    """What is wrong with it may be the password, whose characters are not encoded."""
+    with pytest.raises(UsageError, match="percent-encode") as told:
+        build_jdbc_url(given)
+    assert "hunter2" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "given", ["postgresql://me:@db/shop", "host=db password=''", "jdbc:postgresql://db/shop?user=me&password="]
+)
+def test_an_empty_password_is_refused(given: str) -> None:
+    with pytest.raises(UsageError, match="password is empty"):
+        build_jdbc_url(given)

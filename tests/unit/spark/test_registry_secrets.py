@@ -68,7 +68,7 @@ def test_without_a_command_there_is_none(monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_command("TWOFOLD_REGISTRY__TOKEN_COMMAND") is None
 
 
-@pytest.mark.parametrize("kind", ["PASSWORD", "TOKEN"])
+@pytest.mark.parametrize("kind", ["PASSWORD", "TOKEN", "PASSWORD_COMMAND", "TOKEN_COMMAND"])
 def test_an_empty_secret_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """It would name nobody, and what the registry then answers says nothing of it."""
     monkeypatch.setenv("TWOFOLD_REGISTRY__USERNAME", "me")

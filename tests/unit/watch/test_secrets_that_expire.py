@@ -95,6 +95,14 @@ def test_the_expiry_of_a_token_is_in_seconds_or_milliseconds(expiry: float) -> N
     assert provided._token("here") == ("for here", 1_800_000_000.5)
 
 
+@pytest.mark.parametrize("token", ["", " ", None])
+def test_an_empty_token_is_none(token: str | None, caplog: pytest.LogCaptureFixture) -> None:
+    provided: Any = KafkaSecrets(token_provider=lambda _: (token, 1_800_000_000))
+    with pytest.raises(Unreachable):
+        provided._token("")
+    assert "gave no token" in caplog.text
+
+
 def test_what_a_failing_provider_says_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
     def fails(_: str) -> tuple[Any, ...]:
         raise RuntimeError("hunter2")
