@@ -132,7 +132,8 @@ class _Comparison:
     def go_through(self, decoder: Decoder) -> None:
         low, high = (b := self._reader.bounds([self._commits])[self._commits]).low, b.high
         start = max(low, self._starts.get(self._commits, low))
-        commits = (decoder.decode_message(Commit, each) for each in self._reader.read({self._commits: (start, high)}))
+        records = self._reader.read({self._commits: (start, high)}, may_begin_later=True)
+        commits = (decoder.decode_message(Commit, each) for each in records)
         from_first_range = low > 0 and self._scope.from_ms is None
         final = False
         while not final:

@@ -192,7 +192,7 @@ class KafkaSettings:
     def consumer(self) -> dict[str, Any]:
         return {
             **self._common(),
-            "group.id": "twofold",  # the library requires one; it never gets an offset
+            "group.id": "twofold",  # the library requires one; it gets no offset, and needs no right
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
@@ -215,6 +215,8 @@ FATAL = KafkaError._FATAL
 PURGED = KafkaError._PURGE_QUEUE
 """librdkafka's error for records that a failed transaction never sent."""
 NOT_ALLOWED = KafkaError.TOPIC_AUTHORIZATION_FAILED
+NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
+"""A consumer looks for its group's coordinator, also if it reads without a group."""
 UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
 MOVING = frozenset(
     {
@@ -279,9 +281,9 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
         SetupError,
         f"grant DescribeConfigs on the cluster and Write on the prefix's topics (on brokers before 3.0 IdempotentWrite, too): {_WHICH}",
     ),
-    KafkaError.GROUP_AUTHORIZATION_FAILED: (
+    NO_GROUP: (
         SetupError,
-        f"grant Describe on the group twofold: {GRANT} --operation Describe --group twofold",
+        f"grant Describe on the mirror's group: {GRANT} --operation Describe --group PREFIX.mirror",
     ),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         SetupError,

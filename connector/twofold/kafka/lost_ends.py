@@ -195,7 +195,8 @@ class LostEnds:
 
     def _visible_commits(self, forgotten: Forgotten) -> Iterable[Commit]:
         visible = self._reader.visible([forgotten.commits])
-        return (self._decoder.decode_message(Commit, each) for each in self._reader.read(visible))
+        records = self._reader.read(visible, may_begin_later=True)
+        return (self._decoder.decode_message(Commit, each) for each in records)
 
     def _hidden(self, hung: Hung, place: PartitionId) -> list[Message]:
         """Return the records in the forgotten part, which no reader gets."""

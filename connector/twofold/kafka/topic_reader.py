@@ -24,17 +24,23 @@ from typing import Literal, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from twofold.errors import TwofoldError, Unreachable
-from twofold.kafka.client import MOVING, PARTITION_EOF, KafkaSettings, kafka_error_of, sort_error, sorted_errors
+from twofold.errors import RunEnded, TwofoldError, Unreachable
+from twofold.kafka.client import (
+    MOVING,
+    NO_GROUP,
+    PARTITION_EOF,
+    KafkaSettings,
+    kafka_error_of,
+    sort_error,
+    sorted_errors,
+)
 
 _log = logging.getLogger(__name__)
 
 _RECORDS = 1000
 """The number of records taken at once."""
-_OPTIONS = {
-    "queued.max.messages.kbytes": 16_384,  # fetched ahead; more costs memory and is no faster
-    "auto.offset.reset": "earliest",  # retention may delete records: the caller checks the bounds
-}
+_OPTIONS = {"queued.max.messages.kbytes": 16_384}
+"""Fetched ahead; more costs memory and is no faster."""
 _WAIT_S = 0.1
 _PAUSE_S = 0.05
 _TOLD_S = 10.0
@@ -141,20 +147,23 @@ class TopicReader:
         *,
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         failed: dict[PartitionId, TwofoldError] | None = None,
+        may_begin_later: bool = False,
     ) -> Iterator[Message]:
         """Yield the records of each stretch, a partition's in order.
 
         The error of a partition is raised; where `failed` is given, it is noted there, and the
-        others are read.
+        others are read. That Kafka no longer has a stretch's first records is an error, unless
+        the stretch may begin later: retention deletes the oldest rows and commit records.
         """
-        for _, records in self._batches(stretches, isolation, failed):
+        reset: Literal["earliest", "error"] = "earliest" if may_begin_later else "error"
+        for _, records in self._batches(stretches, isolation, reset, failed):
             yield from records
 
     def read_runs(self, stretches: Stretches) -> Iterator[tuple[PartitionId, int, int]]:
         """Yield the offsets of each stretch's visible records, as runs of neighbours. The bytes
-        are never touched.
+        are never touched. A stretch may begin later.
         """
-        for place, records in self._batches(stretches):
+        for place, records in self._batches(stretches, reset="earliest"):
             for first, last in _neighbours(list(map(Message.offset, records))):  # type: ignore[arg-type]
                 yield place, first, last
 
@@ -162,6 +171,7 @@ class TopicReader:
         self,
         stretches: Stretches,
         isolation: str = "read_committed",
+        reset: Literal["earliest", "error"] = "error",
         failed: dict[PartitionId, TwofoldError] | None = None,
     ) -> Iterator[tuple[PartitionId, list[Message]]]:
         """Yield records of one partition at a time, until each stretch was read to its end."""
@@ -169,7 +179,8 @@ class TopicReader:
         if not reading.positions:
             return
         with sorted_errors(f"reading {reading}"):
-            settings = {**self._settings.consumer(), **_OPTIONS, "isolation.level": isolation}
+            options = {**_OPTIONS, "isolation.level": isolation, "auto.offset.reset": reset}
+            settings = {**self._settings.consumer(), **options}
             consumer = self._settings.secrets.open(Consumer, settings)
             try:
                 consumer.assign([TopicPartition(*place, at) for place, at in reading.positions.items()])
@@ -179,7 +190,7 @@ class TopicReader:
                     batch = consumer.consume(_RECORDS, _WAIT_S)
                     silent_s = 0.0 if batch else silent_s + time.monotonic() - asked_at
                     if silent_s > self._timeout_s:
-                        raise reading.silence(self._timeout_s)
+                        raise reading.silence(self._timeout_s, _known_end(consumer, reading.next_place))
                     yield from reading.accept_batch(batch)
                     if ended := reading.take_ended():
                         consumer.pause([TopicPartition(*place) for place in ended])
@@ -210,7 +221,7 @@ class _Reading:
                 self.positions[place] = position
                 if position >= end:
                     self._end(place)
-            if error is not None:
+            if error is not None and error.code() != NO_GROUP:
                 self._fail(place, error)
 
     def take_ended(self) -> list[PartitionId]:
@@ -218,9 +229,19 @@ class _Reading:
         ended, self._ended = self._ended, []
         return ended
 
-    def silence(self, timeout_s: float) -> Unreachable:
-        """Return the error that nothing came for so long."""
-        (topic, partition), _ = next(iter(self.positions.items()))
+    @property
+    def next_place(self) -> PartitionId:
+        """The first partition that has not ended."""
+        return next(iter(self.positions))
+
+    def silence(self, timeout_s: float, known_end: int) -> TwofoldError:
+        """Return the error that nothing came for so long, though a partition has this end."""
+        topic, partition = place = self.next_place
+        if 0 <= known_end < self._stretches[place][1]:
+            return RunEnded(
+                f"Kafka has lost records of {place}: it ended at offset {self._stretches[place][1]} when this read began, and ends at"
+                f" {known_end} now: it was deleted and created again, or a broker took over that had less; another read takes what is there now"
+            )
         return Unreachable(
             f"Kafka delivered nothing more of {self} for {timeout_s:.0f} s: brokers are away, or a transaction is open there;"
             f" find it with kafka-transactions.sh --bootstrap-server ... find-hanging --topic {topic} --partition {partition}"
@@ -240,7 +261,7 @@ class _Reading:
         return f"{place} from offset {position} to {self._stretches[place][1]}{others}"
 
     def _fail(self, place: PartitionId, error: KafkaError) -> None:
-        if place in self._stretches and place not in self.positions:
+        if not self.positions or (place in self._stretches and place not in self.positions):
             return  # it has ended
         position = self.positions.get(place)
         found = sort_error(error, f"reading {self}" if position is None else f"reading {place} at offset {position}")
@@ -276,11 +297,17 @@ class TopicFollower:
                 error = message.error()
                 if error is None:
                     yield message
-                elif error.code() != PARTITION_EOF and not error.retriable():
+                elif error.code() not in {PARTITION_EOF, NO_GROUP} and not error.retriable():
                     raise sort_error(error, f"following {message.topic()} [{message.partition()}]")
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _known_end(consumer: Consumer, place: PartitionId) -> int:
+    """Return the end that the last fetch saw, open transactions included; negative: none did."""
+    found = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+    return -1 if found is None else found[1]
 
 
 def _by_partition(

@@ -73,7 +73,6 @@ def test_another_way_in(
         ("--topic bank.", "init"),
         ("--cluster", "run"),
         ("--transactional-id bank.", "init"),
-        ("--group twofold", "init"),
     ],
     ids=lambda word: word.split()[0].strip("-"),
 )

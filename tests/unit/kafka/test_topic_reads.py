@@ -9,9 +9,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from twofold.errors import SetupError, TwofoldError, Unreachable
+from twofold.errors import RunEnded, SetupError, TwofoldError, Unreachable
 from twofold.kafka import topic_reader
-from twofold.kafka.client import NOT_ALLOWED, PARTITION_EOF
+from twofold.kafka.client import NO_GROUP, NOT_ALLOWED, PARTITION_EOF
 from twofold.kafka.topic_reader import PartitionId, TopicReader
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
@@ -26,8 +26,8 @@ def said(place: PartitionId, at: int, code: int | None = None) -> Message:
 class Consumer:
     """Gives the batches one by one, and then nothing; each question takes a second."""
 
-    def __init__(self, clock: list[float], *batches: list[Message]) -> None:
-        self._clock, self._batches = clock, [*batches]
+    def __init__(self, clock: list[float], *batches: list[Message], high: int = -1001) -> None:
+        self._clock, self._batches, self._high = clock, [*batches], high
         self.paused: list[PartitionId] = []
         self.is_closed = False
 
@@ -36,6 +36,10 @@ class Consumer:
     def consume(self, *_: Any) -> list[Message]:
         self._clock[0] += 1
         return self._batches.pop(0) if self._batches else []
+
+    def get_watermark_offsets(self, _: Any, *, cached: bool) -> tuple[int, int]:
+        assert cached, "a server that is silent is asked nothing"
+        return 0, self._high
 
     def pause(self, places: list[Any]) -> None:
         self.paused += [PartitionId(each.topic, each.partition) for each in places]
@@ -76,6 +80,16 @@ def test_only_silence_ends_it_and_is_named(clock: list[float]) -> None:
         next(read)
 
 
+@pytest.mark.parametrize("high", [-1001, 8, 9])
+def test_a_partition_that_is_shorter_now_has_lost_records(clock: list[float], high: int) -> None:
+    """Not one whose end nobody knows, or that has an open transaction before its end."""
+    batch = [said(A, 3), said(A, 4, PARTITION_EOF)]
+    with pytest.raises(RunEnded, match=r"lost records of a \[0\]: it ended at offset 8 .* and ends at 4 now"):
+        [*reader(Consumer(clock, batch, high=4)).read({A: (3, 8)})]
+    with pytest.raises(Unreachable, match="a transaction is open there"):
+        [*reader(Consumer(clock, batch, high=high)).read({A: (3, 8)})]
+
+
 def test_an_error_names_its_place_and_is_raised_or_noted(clock: list[float]) -> None:
     batch = [said(A, 3), said(A, -1, NOT_ALLOWED), said(B, 3)]
     failed: dict[PartitionId, TwofoldError] = {}
@@ -84,3 +98,12 @@ def test_an_error_names_its_place_and_is_raised_or_noted(clock: list[float]) -> 
     assert [place for place, error in failed.items() if "reading a [0] at offset 4 failed" in str(error)] == [A]
     with pytest.raises(SetupError, match=r"reading a \[0\] at offset 4 failed: .*remedy: grant"):
         [*reader(Consumer(clock, batch)).read({A: (3, 8), B: (0, 4)})]
+
+
+def test_an_error_counts_as_long_as_something_is_left(clock: list[float]) -> None:
+    """And a read has no group: that it may not ask for one is no error of the read."""
+    anywhere = Message(topic=None, partition=-1, offset=-1, error=KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    group = Message(topic=None, partition=-1, offset=-1, error=KafkaError(NO_GROUP))
+    assert len([*reader(Consumer(clock, [group, said(A, 3), anywhere])).read({A: (3, 4)})]) == 1
+    with pytest.raises(Unreachable, match=r"reading a \[0\] from offset 4 to 5 failed"):
+        [*reader(Consumer(clock, [said(A, 3), anywhere])).read({A: (3, 5)})]
