@@ -10,7 +10,7 @@ from twofold.config import Config, OutboxRule
 from twofold.doctor.finding import Finding, Severity, finder
 from twofold.source.connection import PlainConnection
 from twofold.source.published_tables import published_in
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 _finding = finder("postgresql")
 _PUBLISHED = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
@@ -38,14 +38,14 @@ def examine(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 def _examine_table(
     config: Config, connection: PlainConnection, rule: OutboxRule, name: tuple[str, str], columns: list[str] | None
 ) -> Iterator[Finding]:
-    table = quote_identifier(*name)
+    table = sql_identifier(*name)
     if columns is None:
         yield _finding(
             "outbox_unpublished",
             Severity.MUST,
             f"the outbox {rule.table} is not in publication {config.publication}",
             "its events are not sent, and twofold run refuses",
-            f"ALTER PUBLICATION {quote_identifier(config.publication)} ADD TABLE {table};",
+            f"ALTER PUBLICATION {sql_identifier(config.publication)} ADD TABLE {table};",
         )
         return
     named = [rule.topic_column, rule.key_column, rule.payload_column, *rule.header_columns]
@@ -58,7 +58,7 @@ def _examine_table(
             "name its columns in [[outbox]]: topic_column, key_column, payload_column, header_columns",
         )
     elif connection.execute(_NULLABLE, (*name, rule.topic_column)).fetchone() is not None:
-        column = quote_identifier(rule.topic_column)
+        column = sql_identifier(rule.topic_column)
         yield _finding(
             "outbox_topic_null",
             Severity.SHOULD,

@@ -24,7 +24,7 @@ from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.primary import is_standby
 from twofold.source.readiness import MINIMUM_MINORS, NO_ENCODING, POOLER, unreached_settings
 from twofold.source.service import MAY_REPLICATE, Service, ask
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
 _NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
@@ -146,7 +146,7 @@ def _role(source: Source) -> Iterator[Finding]:
     if source.ask(MAY_REPLICATE) != [(False,)]:
         return
     name = str(source.ask("SELECT current_user::text")[0][0])
-    role, service = quote_identifier(name), source.service
+    role, service = sql_identifier(name), source.service
     remedy = f"-- {service.let_replicate(role)}" if service.is_managed else f"{service.let_replicate(role)};"
     yield _finding("role", Severity.MUST, f"role {name} may not replicate", "PostgreSQL refuses the stream", remedy)
 

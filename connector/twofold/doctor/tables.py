@@ -9,7 +9,8 @@ from twofold.doctor.finding import Finding, Severity, finder, start_over
 from twofold.source.connection import PlainConnection
 from twofold.source.flaws import find_flaws
 from twofold.source.read_rights import missing_rights
-from twofold_common.table_names import quote_identifier, table_argument
+from twofold_common.printable import sql_identifier
+from twofold_common.table_names import table_argument
 
 SHOWN_MAX = 20
 _finding = finder("postgresql")
@@ -38,7 +39,7 @@ def published(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 
 
 def _publication(config: Config, connection: PlainConnection) -> Iterator[Finding]:
-    name = quote_identifier(config.publication)
+    name = sql_identifier(config.publication)
     row = connection.execute(_PUBLICATION, (config.publication,)).fetchone()
     if row is None:
         used = connection.execute(
@@ -75,7 +76,7 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
 
 def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     for flaw in find_flaws(connection, config.publication):
-        name = quote_identifier(flaw.schema, flaw.table)
+        name = sql_identifier(flaw.schema, flaw.table)
         reload = f"twofold backfill start {table_argument(flaw.schema, flaw.table)}"
         yield _finding(
             "table_flaw", Severity.MUST, f"table {name}: {flaw.what}", flaw.at_stake, *flaw.repair, f"-- then {reload}"
@@ -84,7 +85,7 @@ def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 
 def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     for schema, table, replica_identity, has_key, _ in _carried(config, connection)[:SHOWN_MAX]:
-        name = quote_identifier(schema, table)
+        name = sql_identifier(schema, table)
         alter = f"ALTER TABLE {name}"
         if replica_identity == "n":
             yield _finding(
@@ -108,7 +109,7 @@ def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
 def _large_values(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     """Tell it of all tables at once: it holds for most, and is no fault."""
     wide = [
-        (quote_identifier(schema, table), columns)
+        (sql_identifier(schema, table), columns)
         for schema, table, replica_identity, has_key, columns in _carried(config, connection)
         if columns and replica_identity in {"d", "i"} and (has_key or replica_identity == "i")
     ]
@@ -133,7 +134,7 @@ def _rights(config: Config, connection: PlainConnection) -> Iterator[Finding]:
             yield _finding(
                 "may_not_read",
                 Severity.MUST if config.source.backfill else Severity.SHOULD,
-                f"role {connection.info.user} may not read table {quote_identifier(schema, table)}",
+                f"role {connection.info.user} may not read table {sql_identifier(schema, table)}",
                 "the rows that are there already cannot be loaded; twofold init refuses, and so does a load"
                 if config.source.backfill
                 else "the rows that are there already cannot be loaded",

@@ -19,7 +19,7 @@ from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable
 from twofold.source.messages import LogicalMessage, Relation
 from twofold_avro.shapes import TableShape
 from twofold_avro.wire import partition_of
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class EventTopics:
     def require_published(self, published: Iterable[Relation], publication: str) -> None:
         """Refuse an outbox whose table the stream leaves out."""
         for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
-            statement = f"ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {quote_identifier(schema, table)}"
+            statement = f"ALTER PUBLICATION {sql_identifier(publication)} ADD TABLE {sql_identifier(schema, table)}"
             raise SetupError(
                 f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}"
             )

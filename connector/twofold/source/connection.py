@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from twofold.conninfo import Conninfo, password_command_of
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.source.service import POSTGRESQL, Service, ask
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 SETTINGS = {
     "datestyle": "ISO",
@@ -203,13 +203,13 @@ _NOISE = (
 def user_of(conninfo: str) -> str:
     """Return the role that a connection string names, as SQL writes it."""
     user = conninfo_to_dict(conninfo).get("user")
-    return quote_identifier(str(user)) if user else "<user>"
+    return sql_identifier(str(user)) if user else "<user>"
 
 
 def _database_of(conninfo: str) -> str:
     """Return the database that a connection string names, as SQL writes it."""
     given = conninfo_to_dict(conninfo)
-    return quote_identifier(str(given.get("dbname") or given.get("user") or "<database>"))
+    return sql_identifier(str(given.get("dbname") or given.get("user") or "<database>"))
 
 
 def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:

@@ -19,7 +19,8 @@ from twofold.source.catalog import unique_keys
 from twofold.source.connection import PlainConnection
 from twofold.source.messages import Relation
 from twofold.source.published_tables import DescribedTable, describe_filters
-from twofold_common.table_names import quote_identifier, table_argument
+from twofold_common.printable import sql_identifier
+from twofold_common.table_names import table_argument
 
 # Not pg_partition_tree(): it locks the tables that it names. Before 18 no constraint is NOT NULL,
 # and none of these is NOT VALID.
@@ -142,13 +143,13 @@ class _Finder:
             )
 
     def _publish_key(self, described: DescribedTable, own: _Stored, missing: list[str]) -> tuple[str, ...]:
-        publication = quote_identifier(self.publication)
+        publication = sql_identifier(self.publication)
         if own.generated.intersection(missing) and self.version < 180000:
             return (f"ALTER TABLE {self._name(own)} REPLICA IDENTITY FULL;",)
         if own.generated.intersection(missing) and not self._has_list(own):
             return (f"ALTER PUBLICATION {publication} SET (publish_generated_columns = stored);",)
         names = [column.name for column in described.relation.columns] + missing
-        columns = ", ".join(quote_identifier(name) for name in names)
+        columns = ", ".join(sql_identifier(name) for name in names)
         where = f" WHERE ({described.row_filter})" if described.row_filter else ""
         return (
             f"ALTER PUBLICATION {publication} DROP TABLE {self._name(own)};",
@@ -184,7 +185,7 @@ class _Finder:
         return uncovered(root.schema, root.table, f"{leaf.schema}.{leaf.table}", key, (repair,))
 
     def _name(self, table: _Stored) -> str:
-        return quote_identifier(table.schema, table.table)
+        return sql_identifier(table.schema, table.table)
 
 
 def covers(key: frozenset[str], identity: frozenset[str]) -> bool:

@@ -18,7 +18,7 @@ from twofold.source.connection import PlainConnection
 from twofold.source.diagnosis import error_text
 from twofold.source.locks import Blocker
 from twofold.source.primary import connect_to_primary
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 STATEMENT = "SELECT pg_log_standby_snapshot();"
 
@@ -77,7 +77,7 @@ class PrimarySnapshots:
             primary.execute("SELECT pg_catalog.pg_log_standby_snapshot()")
         except psycopg.errors.InsufficientPrivilege as error:
             self._is_refused = True
-            role = quote_identifier(primary.info.user)
+            role = sql_identifier(primary.info.user)
             self._tell_statement(
                 f"{error_text(error)}; remedy: GRANT EXECUTE ON FUNCTION pg_catalog.pg_log_standby_snapshot() TO {role};"
             )

@@ -28,7 +28,7 @@ from twofold.source.locks import Blocker, blockers
 from twofold.source.primary import NoPrimary, connect_to_primary, is_standby
 from twofold.source.primary_snapshots import PrimarySnapshots
 from twofold_common.positions import Lsn
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 MARK = "made by twofold init"
 WATCH_INTERVAL_S = 0.5
@@ -381,7 +381,7 @@ def end_holder(conninfo: str, slot: str) -> int | None:
         except psycopg.errors.InsufficientPrivilege as error:
             raise SetupError(
                 f"this user may not end the process that holds slot {slot!r}: {error_text(error)}; "
-                f"remedy: end it as another user, or GRANT pg_signal_backend TO {quote_identifier(connection.info.user)};"
+                f"remedy: end it as another user, or GRANT pg_signal_backend TO {sql_identifier(connection.info.user)};"
             ) from error
     return row[0] if row else None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.provisioning import PublicationContent, PublishedTable
 from twofold.source.readiness import ReadinessFinding
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 _TABLE = """
 SELECT c.relkind::text, c.relpersistence::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text
@@ -48,7 +48,7 @@ def _rights(connection: PlainConnection, published: PublicationContent) -> Itera
     if not may_create:
         yield ReadinessFinding(
             f"role {connection.info.user} may not create a publication in database {connection.info.dbname}",
-            f"GRANT CREATE ON DATABASE {quote_identifier(connection.info.dbname)} TO {_user(connection)};",
+            f"GRANT CREATE ON DATABASE {sql_identifier(connection.info.dbname)} TO {_user(connection)};",
         )
     if not is_superuser and (published.all_tables or published.schemas):
         yield ReadinessFinding(
@@ -63,13 +63,13 @@ def _schemas(connection: PlainConnection, published: PublicationContent) -> Iter
         if connection.execute("SELECT FROM pg_catalog.pg_namespace WHERE nspname = %s", (schema,)).fetchone() is None:
             yield ReadinessFinding(
                 f"source.tables names {schema}.*, but database {connection.info.dbname} has no schema {schema}",
-                f"correct source.tables, or CREATE SCHEMA {quote_identifier(schema)};",
+                f"correct source.tables, or CREATE SCHEMA {sql_identifier(schema)};",
             )
 
 
 def _tables(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:
     for table in published.tables:
-        named, full = f"{table.schema}.{table.table}", quote_identifier(table.schema, table.table)
+        named, full = f"{table.schema}.{table.table}", sql_identifier(table.schema, table.table)
         row = connection.execute(_TABLE, (table.schema, table.table)).fetchone()
         if row is None:
             yield _missing(connection, table)
@@ -90,7 +90,7 @@ def _tables(connection: PlainConnection, published: PublicationContent) -> Itera
             user = _user(connection)
             yield ReadinessFinding(
                 f"table {named} belongs to {owner}, and role {connection.info.user} may publish only its own tables",
-                f"GRANT {quote_identifier(owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
+                f"GRANT {sql_identifier(owner)} TO {user}; or ALTER TABLE {full} OWNER TO {user};",
             )
 
 
@@ -104,4 +104,4 @@ def _missing(connection: PlainConnection, table: PublishedTable) -> ReadinessFin
 
 
 def _user(connection: PlainConnection) -> str:
-    return quote_identifier(connection.info.user)
+    return sql_identifier(connection.info.user)

@@ -11,7 +11,7 @@ import psycopg
 from twofold.errors import SetupError
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import error_text
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 _RIGHTS = """
 SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
@@ -26,11 +26,11 @@ def missing_rights(connection: PlainConnection, schema: str, table: str) -> tupl
     row = connection.execute(_RIGHTS, (schema, table)).fetchone()
     if row is None:
         return ()
-    role = quote_identifier(connection.info.user)
+    role = sql_identifier(connection.info.user)
     uses_schema, selects, is_filtered = row
     return (
-        *(() if uses_schema else (f"GRANT USAGE ON SCHEMA {quote_identifier(schema)} TO {role};",)),
-        *(() if selects else (f"GRANT SELECT ON {quote_identifier(schema, table)} TO {role};",)),
+        *(() if uses_schema else (f"GRANT USAGE ON SCHEMA {sql_identifier(schema)} TO {role};",)),
+        *(() if selects else (f"GRANT SELECT ON {sql_identifier(schema, table)} TO {role};",)),
         # With row_security off a policy is an error, whatever it permits.
         *((f"ALTER ROLE {role} BYPASSRLS;",) if is_filtered else ()),
     )

@@ -16,7 +16,7 @@ from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, sl
 from twofold.source.identity import SlotState, slot_state
 from twofold.source.service import MAY_REPLICATE, Service, ask
 from twofold.source.standby import SourceUse, Stops
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 MINIMUM_MINORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
@@ -124,7 +124,7 @@ def _server(
             ReadinessFinding(f"wal_level is {wal_level}", service.set("wal_level", "logical", restart=True))
         )
     if not may_replicate:
-        role = quote_identifier(user)
+        role = sql_identifier(user)
         findings.append(ReadinessFinding(f"role {user} may not replicate", service.let_replicate(role)))
     if not slot_exists and slots >= slots_max:
         findings.append(
@@ -175,7 +175,7 @@ def _publications(connection: PlainConnection, wanted: Sequence[str]) -> list[Re
     return [
         ReadinessFinding(
             f"publication {name!r} does not exist in this database",
-            f"correct source.publication, or list the tables in source.tables, or CREATE PUBLICATION {quote_identifier(name)} FOR TABLE ...",
+            f"correct source.publication, or list the tables in source.tables, or CREATE PUBLICATION {sql_identifier(name)} FOR TABLE ...",
         )
         for name in _missing(connection, wanted)
     ]

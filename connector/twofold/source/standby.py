@@ -15,7 +15,7 @@ from twofold.errors import SetupError, TwofoldError
 from twofold.source.connection import PlainConnection
 from twofold.source.primary import connect_to_primary, is_standby
 from twofold.source.service import Service, ask
-from twofold_common.table_names import quote_identifier
+from twofold_common.printable import sql_identifier
 
 FIRST_VERSION = 16
 _SETTINGS = "SELECT current_setting('hot_standby_feedback'), current_setting('primary_slot_name')"
@@ -167,7 +167,7 @@ def _primary(conninfo: str, service: Service, stops: Stops) -> Iterator[StandbyF
         with connect_to_primary(conninfo) as primary:
             wal_level = primary.execute("SELECT current_setting('wal_level')").fetchone()
             may_log = primary.execute(_MAY_LOG).fetchone()
-            role = quote_identifier(primary.info.user)
+            role = sql_identifier(primary.info.user)
     except TwofoldError as error:
         what, _, remedy = str(error).partition("; remedy: ")
         yield StandbyFlaw(

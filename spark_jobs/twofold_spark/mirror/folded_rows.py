@@ -21,6 +21,7 @@ from twofold_spark.errors import TableRefused
 from twofold_spark.row_columns import COPIES, KEY, KEY_TEXT, OP, UNCHANGED
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sources.registry import Subject
+from twofold_spark.sources.topic_names import reload_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class FoldedRows:
             raise TableRefused(
                 f"{table.topic} has rows without a key, but the registry has a key for them, the subject {table.topic}-key",
                 at_stake="all of these rows except one",
-                repair=f"if {table} has no primary key any more, delete that subject; then `twofold backfill start {table}`",
+                repair=f"if {table} has no primary key any more, delete that subject; then `{reload_command(table)}`",
             )
 
 

@@ -9,7 +9,7 @@ from twofold_avro.names import topic_of
 from twofold_spark.sinks.cuts import EVERY_TABLE, NO_CUT, Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sources.commit_records import CommitRecord
-from twofold_spark.sources.topic_names import to_postgres_names
+from twofold_spark.sources.topic_names import reload_command, to_postgres_names
 
 
 class NextCut:
@@ -50,9 +50,7 @@ class NextCut:
                 # Its reload was merged, and the process ended before it could publish.
                 stopped.discard(str(table))
             elif str(table) in self.cut.versions and not sequence:
-                self._warn(
-                    f"mirror: {table} does not exist any more: it is stopped until `twofold backfill start {table}`"
-                )
+                self._warn(f"mirror: {table} does not exist any more: it is stopped until `{reload_command(table)}`")
                 stopped.add(str(table))
         return stopped
 

@@ -30,7 +30,7 @@ from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.sources.stable_offsets import StableOffsets
-from twofold_spark.sources.topic_names import parse_topic_name
+from twofold_spark.sources.topic_names import parse_topic_name, reload_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class TableMerger:
             raise TableRefused(
                 f"{table}: its topic {table.topic} does not exist any more",
                 at_stake="the changes in the topic",
-                repair=f"`twofold backfill start {table}`; if the table is no longer published, --on-table-error go-on",
+                repair=f"`{reload_command(table)}`; if the table is no longer published, --on-table-error go-on",
             ) from error
         if folded.unreadable:
             # Usually a schema is newer than the known ones: ask the registry, and decode every
@@ -156,7 +156,7 @@ class TableMerger:
             raise TableRefused(
                 f"{count} records of {table.topic} cannot be decoded; the quarantine table has them",
                 at_stake="their changes",
-                repair=f"find who else writes to the topic, then `twofold backfill start {table}`; or go on without "
+                repair=f"find who else writes to the topic, then `{reload_command(table)}`; or go on without "
                 "these records with --unreadable skip",
             )
 
@@ -192,7 +192,7 @@ class TableMerger:
                 f"the registry has no subject {name}",
                 at_stake="the table's changes, which cannot be read",
                 repair="give --registry the connector's registry; if the subject was deleted, start the connector again, which "
-                f"registers it; then `twofold backfill start {table}`",
+                f"registers it; then `{reload_command(table)}`",
             )
         return subject
 
@@ -219,7 +219,7 @@ def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dic
         raise TableRefused(
             f"{table.topic}-{partition} holds {present} of the {declared} records that its commit records declare",
             at_stake="the missing changes: other readers of the topic lack them too",
-            repair=f"`twofold backfill start {table}`. Check the topic's retention and cleanup.policy; if they are not the cause, "
+            repair=f"`{reload_command(table)}`. Check the topic's retention and cleanup.policy; if they are not the cause, "
             "run `twofold audit`",
         )
 

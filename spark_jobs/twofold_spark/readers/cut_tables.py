@@ -40,6 +40,7 @@ from twofold_spark.sinks.global_cuts import GlobalCut
 from twofold_spark.sinks.iceberg_group import IcebergGroup
 from twofold_spark.sinks.iceberg_tables import IcebergReader
 from twofold_spark.sinks.interface import Reader
+from twofold_spark.sources.topic_names import reload_command
 
 
 class Tables(Mapping[str, DataFrame]):
@@ -75,9 +76,7 @@ class Tables(Mapping[str, DataFrame]):
         prefix, table = self._places[name]
         cut, reader = self.members[prefix], self._readers[prefix]
         if table in cut.stopped:
-            raise SetupError(
-                f"{name} was stopped by a refusal: `twofold backfill start {table}` brings it back into cuts"
-            )
+            raise SetupError(f"{name} was stopped by a refusal: `{reload_command(table)}` brings it back into cuts")
         version = cut.versions[table]
         if table in cut.backfilling:
             raise SetupError(

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from twofold_spark.errors import TableRefused
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
+from twofold_spark.sources.topic_names import reload_command
 
 
 def format_columns(columns: StructType, *, required: Collection[str] = ()) -> str:
@@ -64,7 +65,7 @@ def refuse_type(column: str, present: str, wanted: str, table: str) -> TableRefu
     return TableRefused(
         f"{column} has the type {present} in the table and {wanted} in the topic, which is not a wider type",
         at_stake="the column's values",
-        repair=f"drop the mirror's table, then `twofold backfill start {table}`",
+        repair=f"drop the mirror's table, then `{reload_command(table)}`",
     )
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sinks import cut_rows, merge_sql
 from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
+from twofold_spark.sources.topic_names import reload_command
 
 APPLICATION = "twofold"
 KEY = "twofold.key"
@@ -131,5 +132,5 @@ def refuse_spoiled(table: str) -> Refused:
     return Refused(
         f"two jobs merged into {table} at once",
         at_stake="changes applied twice, or applied to a state that they do not belong to",
-        repair=f"end the other job, drop the mirror's table (its folder), then `twofold backfill start {table}`",
+        repair=f"end the other job, drop the mirror's table (its folder), then `{reload_command(table)}`",
     )

@@ -26,6 +26,7 @@ from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind, select_broken
 from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sources.topic_names import reload_command
 
 SINCE, WRITER = "twofold.since", "twofold.writer"
 """Keys of a merge's summary.
@@ -87,7 +88,7 @@ def _is_prepared_for(since: str | None, table: MirrorTable, onto: int) -> bool:
 
 def _refuse_repeated(table: MirrorTable, full_name: str, branch: str, version: str | None, what: str) -> Refused:
     roll_back = f"ALTER TABLE {full_name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {version}"
-    reload = f"drop the mirror's table, then `twofold backfill start {table}`"
+    reload = f"drop the mirror's table, then `{reload_command(table)}`"
     repair = f"end the other job, then: {roll_back if version else reload}"
     return Refused(what, at_stake="changes applied twice", repair=repair)
 

@@ -39,6 +39,7 @@ from twofold_spark.sinks.mirror_database import (
 )
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources.decoding import RECORD_PLACE
+from twofold_spark.sources.topic_names import reload_command
 
 _OWN_TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};
@@ -177,7 +178,7 @@ class JdbcSink:
             raise TableRefused(
                 f"{table} was dropped from the mirror while the job ran",
                 at_stake="its rows: the batch has only those that changed",
-                repair=f"`twofold backfill start {table}`",
+                repair=f"`{reload_command(table)}`",
             )
         if present and (key := jdbc_tables.read_key(run, self._names, str(table))) is not None:
             merge_sql.check_key(table, key, replace=replace)

@@ -24,6 +24,7 @@ from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import TableRefused
 from twofold_spark.row_columns import COPIES, OP, UNCHANGED
 from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sources.topic_names import reload_command
 
 _MISSING_COPIES = "twofold: more copies removed than there are"
 
@@ -142,7 +143,7 @@ def refuse_missing_copies(table: MirrorTable) -> TableRefused:
         f"a change removes a row from {table} that the mirror does not have. A table without a key is matched by whole "
         "rows: its columns changed since these rows were written, or the rows were never loaded",
         at_stake="rows that are deleted in the source, and would stay in the mirror for good",
-        repair=f"`twofold backfill start {table}`",
+        repair=f"`{reload_command(table)}`",
     )
 
 
@@ -153,7 +154,7 @@ def check_key(table: MirrorTable, present: tuple[str, ...], *, replace: bool) ->
         raise TableRefused(
             f"the key of {table} is ({now}) in the registry and ({was}) in the mirror; only a reload changes it in the mirror",
             at_stake="rows that would stay beside the rows that replace them",
-            repair=f"`twofold backfill start {table}`",
+            repair=f"`{reload_command(table)}`",
         )
 
 

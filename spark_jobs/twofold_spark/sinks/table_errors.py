@@ -13,6 +13,7 @@ import re
 
 from twofold_spark.errors import TableRefused, explain_full_disk
 from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sources.topic_names import reload_command
 
 _NAME = re.compile(r"(?<![\w.$])((?:[a-z_]\w*\.)+[A-Z][\w$]*)(?=:|\s|$)")
 _OF_A_TABLE = frozenset(
@@ -64,6 +65,6 @@ def refuse_for_error(table: MirrorTable, text: str) -> TableRefused | None:
     return TableRefused(
         f"{table}: its changes cannot be applied: {innermost}",
         at_stake="its changes of this batch, of which none is applied",
-        repair=f"`twofold backfill start {table}`. If its reload meets the same error, leave the table out of the publication: "
+        repair=f"`{reload_command(table)}`. If its reload meets the same error, leave the table out of the publication: "
         "the table's rows cannot be mirrored as they are",
     )

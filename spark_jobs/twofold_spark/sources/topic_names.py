@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from twofold_avro.names import TopicNames, postgres_name, topic_of
+from twofold_common.table_names import table_argument
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.registry import AvroSchema
 
@@ -37,6 +38,11 @@ def to_postgres_names(table: str) -> tuple[str, str]:
     """Return schema and name of a mirrored table (`schema.name`) as PostgreSQL has them."""
     schema, _, name = table.partition(".")
     return postgres_name(schema), postgres_name(name)
+
+
+def reload_command(table: object) -> str:
+    """Return the shell's command that reloads a mirrored table, which reads as `schema.name`."""
+    return f"twofold backfill start {table_argument(*to_postgres_names(str(table)))}"
 
 
 def subject_of(prefix: str, table: str) -> str:

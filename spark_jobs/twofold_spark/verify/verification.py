@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from twofold_avro.names import topic_of
 from twofold_common.positions import Lsn, format_lsn
-from twofold_common.table_names import quote_identifier, quote_literal
+from twofold_common.table_names import quote_identifier, quote_literal, table_argument
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.sinks.interface import Reader
@@ -103,8 +103,8 @@ class Verification:
         known = {*stopped, *map(to_postgres_names, cut.versions)}
         absent = [table for table in self._list_published() if table not in known]
         for schema, name in stopped:
-            table = f"{schema}.{name}"
-            self._report(f"{table}: stopped, NOT in the mirror: `twofold backfill start {table}` brings it back")
+            command = f"twofold backfill start {table_argument(schema, name)}"
+            self._report(f"{schema}.{name}: stopped, NOT in the mirror: `{command}` brings it back")
         for schema, name in loading:
             self._report(f"{schema}.{name}: its backfill is in progress, NOT compared")
         for schema, name in absent:

@@ -31,8 +31,10 @@ from twofold.inspect.tail import TailBegin, TailEnd
 from twofold.watch.logs import set_up
 from twofold.watch.page_client import PageAnswer
 from twofold.watch.server import Health, StatusServer, StatusSources
-from twofold_common.printable import printable, shell_argument, sql_literal
-from twofold_common.table_names import table_argument
+from twofold_avro.names import avro_name
+from twofold_common.printable import printable, shell_argument, sql_identifier, sql_literal
+from twofold_common.table_names import split_table_name, table_argument
+from twofold_spark.sources.topic_names import reload_command
 from twofold_spark.streaming import print_progress
 
 FORGED = "FORGED 2026-01-01 INFO nothing is wrong"
@@ -194,10 +196,18 @@ def test_the_page() -> None:
 def test_what_is_offered_is_exact() -> None:
     text = HOSTILE.replace("\x00", "")
     statements = InDoubt(xid=1, gid=text, age_s=1, global_id=None, branch=None).statements
-    for offered in (*statements, sql_literal(text), table_argument(text, text), shell_argument(text)):
+    for offered in (
+        *statements,
+        sql_literal(text),
+        sql_identifier(text, "t"),
+        table_argument(text, text),
+        shell_argument(text),
+    ):
         assert printable(offered) == offered
     assert sql_literal("it's") == "'it''s'"
     assert sql_literal("a\nb\\'\u202e\U000e0001") == "E'a\\u000ab\\\\''\\u202e\\U000e0001'"
+    assert sql_identifier("it", 'a"\\') == '"it"."a""\\"'
+    assert sql_identifier('a\n"\\\U000e0001') == 'U&"a\\+00000a""\\\\\\+0e0001"'
     echoed = subprocess.run(["bash", "-c", f"printf %s {shell_argument(text)}"], capture_output=True, check=True)
     assert echoed.stdout.decode() == text
 
@@ -209,3 +219,20 @@ def test_no_command_prints_in_another_way() -> None:
     others = {file.name: file.read_text() for file in folder.glob("*.py") if file.name not in own}
     echoed = {call for text in others.values() for call in re.findall(r'click\.echo\((json\.dumps|f?"..)', text)}
     assert echoed == {"json.dumps", 'f"\\r', '"\\r'}
+
+
+def test_a_job_offers_a_command_that_is_exact() -> None:
+    """Its tables have the names of the data contract; a command needs PostgreSQL's."""
+    text = HOSTILE.replace("\x00", "") + "$(touch /tmp/x); `a` & b"
+    table = f"public.{avro_name(text)}"
+    command = reload_command(table)
+    assert printable(command) == command
+    echoed = subprocess.run(
+        ["bash", "-c", f'twofold() {{ printf %s "$3"; }}; {command}'], capture_output=True, check=True
+    )
+    assert split_table_name(echoed.stdout.decode()) == ("public", text)
+    folder = Path(cli.__file__).parents[3] / "spark_jobs"
+    others = [
+        file for file in folder.rglob("*.py") if re.search(r"backfill start \{(?!table_argument)", file.read_text())
+    ]
+    assert others == []
