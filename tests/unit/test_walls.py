@@ -150,6 +150,7 @@ COMMON: Mapping[str, Walls] = {
     "printable": Walls(),
     "artifacts": Walls({"http_client"}),
     "http_client": Walls(),
+    "http_server": Walls(),
     "java": Walls({"artifacts", "errors"}),
     "registry_http": Walls({"http_client"}),
     "secret_command": Walls({"errors"}),

@@ -12,21 +12,20 @@ import hmac
 import json
 import logging
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from twofold.config import is_loopback
 from twofold.watch.activity_view import ActivityView, Phase
+from twofold_common.http_server import REQUEST_S, LimitedHttpServer
 from twofold_common.printable import printable, printable_values
 
 _log = logging.getLogger(__name__)
@@ -64,10 +63,6 @@ def judge_health(view: ActivityView, *, turn_bound_s: float) -> Health:
     return Health(healthy, view.phase == "running", _WORDS[view.phase] + (f": {view.detail}" if view.detail else ""))
 
 
-REQUEST_S = 10.0
-"""So long a connection may take for its next request, and then for its answer."""
-CONNECTIONS_MAX = 64
-"""Each takes a descriptor and a thread, and the sessions of the connector need theirs."""
 AWAITED_S = 3.0
 _POLLED_S = 5.0
 _HEADERS = {
@@ -125,55 +120,10 @@ class StatusServer:
         self._http.server_close()
 
 
-class _Http(ThreadingHTTPServer):
-    """Serves few connections, each for a limited time without a request.
-
-    Of too many the one is ended that has been silent the longest: a probe is always let in.
-    """
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
+class _Http(LimitedHttpServer):
     def __init__(self, address: tuple[str, int], owner: StatusServer) -> None:
         self.owner = owner
-        self._silent_since: dict[socket.socket, float] = {}
-        """The connections, in the order of their last answers."""
-        self._lock = threading.Lock()
         super().__init__(address, _Handler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self.note_silent(request)
-        super().process_request(request, client_address)
-
-    def note_silent(self, connection: socket.socket) -> None:
-        """Note that a connection has begun, or has its answer."""
-        with self._lock:
-            self._silent_since.pop(connection, None)
-            while len(self._silent_since) >= CONNECTIONS_MAX:
-                self._end(next(iter(self._silent_since)))
-            self._silent_since[connection] = time.monotonic()
-
-    def service_actions(self) -> None:
-        """End who is too slow. The base class calls this twice a second."""
-        overdue = time.monotonic() - REQUEST_S
-        with self._lock:
-            for connection in [each for each, since in self._silent_since.items() if since < overdue]:
-                self._end(connection)
-
-    def _end(self, connection: socket.socket) -> None:
-        """End a connection; its thread then closes it."""
-        del self._silent_since[connection]
-        with suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._lock:
-            self._silent_since.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (the base class names it)
-        _log.debug("a reader of the status page went away", exc_info=True)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from twofold_common.http_server import REQUEST_S, LimitedHttpServer
 from twofold_spark import __version__
 from twofold_spark.errors import SetupError
 
@@ -106,10 +107,12 @@ class JobMetrics(StreamingQueryListener):
         pass
 
 
-def serve_metrics(metrics: JobMetrics, address: tuple[str, int]) -> ThreadingHTTPServer:
+def serve_metrics(metrics: JobMetrics, address: tuple[str, int]) -> LimitedHttpServer:
     """Serve `/metrics` until the process ends."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_S
+
         def do_GET(self) -> None:
             body = metrics.render().encode()
             self.send_response(200 if self.path == "/metrics" else 404)
@@ -122,12 +125,11 @@ def serve_metrics(metrics: JobMetrics, address: tuple[str, int]) -> ThreadingHTT
             """Keep requests off the terminal."""
 
     try:
-        server = ThreadingHTTPServer(address, Handler)
+        server = LimitedHttpServer(address, Handler)
     except OSError as error:
         raise SetupError(
             f"--metrics cannot listen on {address[0]}:{address[1]} ({error.strerror}); "
             "if another job listens there, give each a port of its own"
         ) from error
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

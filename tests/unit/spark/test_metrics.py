@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
+from fixtures.connector import wait_until
+from twofold_common.http_server import CONNECTIONS_MAX
 from twofold_spark import __version__
 from twofold_spark.errors import SetupError
 from twofold_spark.job.metrics import JobMetrics, serve_metrics
@@ -49,3 +54,20 @@ def test_where_nothing_can_listen_the_job_says_so_before_it_starts(host: str) ->
     finally:
         taken.shutdown()
         taken.server_close()
+
+
+def test_many_slow_connections_leave_the_job_its_descriptors() -> None:
+    server = serve_metrics(JobMetrics("mirror"), ("127.0.0.1", 0))
+    before = len([*Path("/proc/self/fd").iterdir()])
+    try:
+        with ExitStack() as opened:
+            place = ("127.0.0.1", server.server_port)
+            for _ in range(200):
+                opened.enter_context(socket.create_connection(place, 5)).sendall(b"GET /metrics HTTP/1.1\r\n")
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=5) as answer:
+                assert b"twofold_job_build_info" in answer.read()
+            most = before + 200 + CONNECTIONS_MAX + 3
+            wait_until(lambda: len([*Path("/proc/self/fd").iterdir()]) <= most, within_s=5)
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -18,8 +18,8 @@ import pytest
 from fixtures.connector import wait_until
 from twofold.errors import Unreachable
 from twofold.source.connection import connect_error
-from twofold.watch import server as page
 from twofold.watch.server import Health, StatusServer, StatusSources
+from twofold_common import http_server
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -46,13 +46,13 @@ def test_many_slow_connections_keep_no_probe_away(served: StatusServer) -> None:
             each.sendall(HALF)
         assert healthy(served)
         assert healthy(served)
-        most = before + len(connections) + page.CONNECTIONS_MAX + 3
+        most = before + len(connections) + http_server.CONNECTIONS_MAX + 3
         wait_until(lambda: len([*Path("/proc/self/fd").iterdir()]) <= most, within_s=5)
 
 
 def test_a_request_has_a_time(served: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often a byte of it comes."""
-    monkeypatch.setattr(page, "REQUEST_S", 0.5)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.5)
     with socket.create_connection(("127.0.0.1", served.port), 5) as slow:
         slow.sendall(HALF)
         slow.settimeout(0.1)
@@ -70,7 +70,7 @@ def test_a_request_has_a_time(served: StatusServer, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_page_that_asks_again_keeps_its_connection(served: StatusServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "REQUEST_S", 1.0)
+    monkeypatch.setattr(http_server, "REQUEST_S", 1.0)
     with socket.create_connection(("127.0.0.1", served.port), 5) as kept:
         begun = time.monotonic()
         while time.monotonic() < begun + 2:
