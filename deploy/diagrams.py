@@ -24,11 +24,11 @@ _STYLE: Final = """\
 <style>
 .sheet{fill:#fff}.ink{fill:#1f2328}.dim{fill:#57606a}.box{fill:#f6f8fa;stroke:#d0d7de}.line{stroke:#57606a;fill:none}
 .back{stroke:#8250df;fill:none;stroke-dasharray:5 4}.said{fill:#8250df}.c0{fill:#8c959f}.c1{fill:#0969da}.c2{fill:#bf8700}.c3{fill:#cf222e}
-.rooms{fill:#ddf4ff;stroke:#54aeff}text{font:13px system-ui,sans-serif}.code{font:600 13px ui-monospace,monospace}.title{font:600 16px system-ui,sans-serif}
+.folders{fill:#ddf4ff;stroke:#54aeff}text{font:13px system-ui,sans-serif}.code{font:600 13px ui-monospace,monospace}.title{font:600 16px system-ui,sans-serif}
 @media (prefers-color-scheme:dark){
 .sheet{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#9198a1}.box{fill:#151b23;stroke:#3d444d}.line{stroke:#9198a1}
 .back{stroke:#ab7df8}.said{fill:#ab7df8}.c0{fill:#656c76}.c1{fill:#4493f8}.c2{fill:#d29922}.c3{fill:#f85149}
-.rooms{fill:#0c2d4d;stroke:#316dca}}
+.folders{fill:#0c2d4d;stroke:#316dca}}
 </style>
 <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">\
 <path d="M0 0L8 4L0 8z" class="dim"/></marker><marker id="answer" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" \
@@ -37,9 +37,9 @@ markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" class="said"/></marker></
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a walk: in which room, which code, what happens there."""
+    """One step of a walk: in which folder, which code, what happens there."""
 
-    room: str
+    folder: str
     code: str
     text: str
 
@@ -63,7 +63,7 @@ class Walk:
 
     @classmethod
     def parse(cls, text: str) -> Walk:
-        """Lines `room | code | text`, then `<- from to text`; the first line is `# title`."""
+        """Lines `folder | code | text`, then `<- from to text`; the first line is `# title`."""
         title, *lines = [line for line in text.splitlines() if line.strip()]
         steps, answers = [], []
         for line in lines:
@@ -82,8 +82,8 @@ def draw_walk(walk: Walk) -> str:
     for number, step in enumerate(walk.steps, 1):
         top = _top(number)
         parts += [
-            f'<rect x="16" y="{top}" width="98" height="{_BOX}" rx="6" class="rooms"/>',
-            _text(26, top + 28, f"{number}  {step.room}", "ink"),
+            f'<rect x="16" y="{top}" width="98" height="{_BOX}" rx="6" class="folders"/>',
+            _text(26, top + 28, f"{number}  {step.folder}", "ink"),
             f'<rect x="122" y="{top}" width="546" height="{_BOX}" rx="6" class="box"/>',
             _text(134, top + 19, _short(step.code), "ink code"),
             _text(134, top + 37, step.text, "dim"),
@@ -149,7 +149,7 @@ def _top(number: int) -> int:
 
 
 def _short(code: str) -> str:
-    """Without the distribution and the folder, which the room already names:
+    """Without the distribution and the folder, which the folder already names:
     `module.Class.method`.
     """
     parts = code.split(".")

@@ -89,7 +89,7 @@ def twice(files: list[Path], package: str) -> Iterator[str]:
     modules, classes = defaultdict(list), defaultdict(list)
     for file in files:
         path = file.as_posix()
-        if not file.name.startswith("__") and not any(room in path for room in NAMED_FOR_THEIR_SUBJECT):
+        if not file.name.startswith("__") and not any(folder in path for folder in NAMED_FOR_THEIR_SUBJECT):
             modules[file.stem].append(path)
         for node in ast.parse((ROOT / file).read_text()).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):

@@ -1,4 +1,4 @@
-"""The walls of docs/inside/architecture.md: what each room imports. The tables are exact."""
+"""The walls of docs/inside/architecture.md: what each folder imports. The tables are exact."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PACKAGES = {"twofold", "twofold_avro", "twofold_common", "twofold_spark"}
 
 @dataclass(frozen=True)
 class Walls:
-    """What a room imports: rooms of its distribution, and packages beside the standard library."""
+    """Imports of a folder: folders of its distribution, packages beside the standard library."""
 
-    rooms: set[str] = field(default_factory=set)
+    folders: set[str] = field(default_factory=set)
     packages: set[str] = field(default_factory=set)
 
 
@@ -209,7 +209,7 @@ SPARK: Mapping[str, Walls] = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """A package with rooms: its folders, and its modules that lie in none."""
+    """A package with folders: its folders, and its modules that lie in none."""
 
     package: Path
     walls: Mapping[str, Walls]
@@ -217,25 +217,25 @@ class Distribution:
     def files(self) -> Iterator[Path]:
         return self.package.rglob("*.py")
 
-    def room_of(self, file: Path) -> str:
+    def folder_of(self, file: Path) -> str:
         return file.relative_to(self.package).with_suffix("").parts[0]
 
-    def rooms(self) -> set[str]:
-        return {self.room_of(file) for file in self.files()}
+    def folders(self) -> set[str]:
+        return {self.folder_of(file) for file in self.files()}
 
-    def found(self, room: str) -> Walls:
-        """What the room imports."""
-        rooms, packages = set(), set()
+    def found(self, folder: str) -> Walls:
+        """What the folder imports."""
+        folders, packages = set(), set()
         for file in self.files():
-            if self.room_of(file) != room:
+            if self.folder_of(file) != folder:
                 continue
             for name in imports(file, self.package):
                 top, _, rest = name.partition(".")
                 if top == self.package.name:
-                    rooms.add(rest.partition(".")[0])
+                    folders.add(rest.partition(".")[0])
                 else:
                     packages.add(top)
-        return Walls(rooms - {room, "__version__"}, packages)
+        return Walls(folders - {folder, "__version__"}, packages)
 
 
 DISTRIBUTIONS = [
@@ -244,10 +244,10 @@ DISTRIBUTIONS = [
     Distribution(ROOT / "common/twofold_common", COMMON),
     Distribution(ROOT / "spark_jobs/twofold_spark", SPARK),
 ]
-ROOMS = [
-    pytest.param(distribution, room, id=f"{distribution.package.name}.{room}")
+FOLDERS = [
+    pytest.param(distribution, folder, id=f"{distribution.package.name}.{folder}")
     for distribution in DISTRIBUTIONS
-    for room in distribution.walls
+    for folder in distribution.walls
 ]
 
 
@@ -268,23 +268,23 @@ def imports(file: Path, package: Path) -> Iterator[str]:
         yield from (name for name in names if name.partition(".")[0] not in sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize(("distribution", "room"), ROOMS)
-def test_a_room_imports_what_its_table_says_and_nothing_else(distribution: Distribution, room: str) -> None:
+@pytest.mark.parametrize(("distribution", "folder"), FOLDERS)
+def test_a_folder_imports_what_its_table_says_and_nothing_else(distribution: Distribution, folder: str) -> None:
     """A permission that nobody uses fails as well."""
-    assert room in distribution.rooms()
-    assert distribution.found(room) == distribution.walls[room]
+    assert folder in distribution.folders()
+    assert distribution.found(folder) == distribution.walls[folder]
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.package.name)
 def test_every_room_has_walls(distribution: Distribution) -> None:
-    assert distribution.rooms() == {*distribution.walls}
+    assert distribution.folders() == {*distribution.walls}
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda each: each.package.name)
 def test_no_imports_run_in_a_circle(distribution: Distribution) -> None:
-    above = {room: set(walls.rooms) for room, walls in distribution.walls.items()}
-    while lowest := {room for room, below in above.items() if not below & above.keys()}:
-        above = {room: below for room, below in above.items() if room not in lowest}
+    above = {folder: set(walls.folders) for folder, walls in distribution.walls.items()}
+    while lowest := {folder for folder, below in above.items() if not below & above.keys()}:
+        above = {folder: below for folder, below in above.items() if folder not in lowest}
     assert not above
 
 

@@ -1,6 +1,6 @@
 """The configuration: one TOML file, environment variables over it.
 
-`load(path)` reads and checks everything once; each room gets its own part, frozen. An environment
+`load(path)` reads and checks everything once; each folder gets its own part, frozen. An environment
 variable is the setting's path in capitals, joined by two underscores: `TWOFOLD_SOURCE__DSN`,
 `TWOFOLD_PREPARED__HOLD`. Secrets are `SecretStr`, so that no log, error or `config show` prints
 them. Times are seconds, sizes are bytes.

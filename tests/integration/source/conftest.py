@@ -1,4 +1,4 @@
-"""PostgreSQL 15, 16, 17 and 18 for this room.
+"""PostgreSQL 15, 16, 17 and 18 for this folder.
 
 `postgres` runs a test on 15 and 18, and with `-m slow` on 16 and 17; a test that must always run on
 each says so with `@on_each_version`. `old_postgres` is this machine's 15.18 or older 15.
