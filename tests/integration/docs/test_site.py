@@ -29,7 +29,7 @@ FIRST = {
     "docker compose": "use/deploy.html#docker-compose",
     "exit status": "reference/command-line.html#exit-statuses",
     "failover": "use/how-do-i.html#survive-a-failover-of-postgresql",
-    "helm": "use/deploy.html#kubernetes-a-manifest-no-helm-chart",
+    "helm": "use/deploy.html#kubernetes-and-helm",
     "hide a column": "use/how-do-i.html#hide-a-column-or-leave-it-out",
     "How do I install it?": "use/install.html",
     "kubernetes": "use/deploy.html",

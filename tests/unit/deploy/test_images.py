@@ -36,6 +36,8 @@ def images_of(described: object) -> Iterator[str]:
 def found() -> Iterator[tuple[str, str]]:
     """Each image, with the file that names it."""
     described = [ROOT / "docker-compose.yml", *ROOT.glob(".github/workflows/*.yml"), *ROOT.glob("deploy/**/*.yaml")]
+    # They become YAML when they are rendered, into the manifest.
+    described = [path for path in described if path.parent.name != "templates"]
     for file in described:
         for document in yaml.safe_load_all(file.read_text()):
             yield from ((image, file.name) for image in images_of(document))
