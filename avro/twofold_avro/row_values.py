@@ -25,14 +25,15 @@ class RowValues:
     """A reader of framed records that knows their schemas by their ids."""
 
     def __init__(self, schema_of: Callable[[int], str]) -> None:
-        self._schemas = cache(lambda schema_id: fastavro.parse_schema(json.loads(schema_of(schema_id))))
+        self._schema_of = cache(schema_of)
+        self._parse = cache(lambda text: fastavro.parse_schema(json.loads(text)))
 
     def read(self, message: bytes) -> Any:
         """Return the record as JSON values. NotFramed or MalformedRecord: it is none."""
         schema_id, body = wire.unframe(message)
-        schema = self._schemas(schema_id)
+        text = self._schema_of(schema_id)
         try:
-            return _as_json(fastavro.schemaless_reader(io.BytesIO(body), schema, None))
+            return _as_json(fastavro.schemaless_reader(io.BytesIO(body), self._parse(text), None))
         except Exception as error:  # fastavro's are of a dozen classes, EOFError and IndexError among them
             raise MalformedRecord(f"its bytes contradict schema {schema_id} ({type(error).__name__})") from error
 

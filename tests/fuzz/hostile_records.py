@@ -11,8 +11,11 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
+from twofold.cli.tail import change_line
 from twofold.errors import SetupError, UnreadableRecord
+from twofold.inspect.changes import ChangeReader
 from twofold.kafka.decoding import Decoder, RecordPlace, read_command, read_text
+from twofold.kafka.names import Names
 from twofold_avro.records import (
     BranchInDoubt,
     Commit,
@@ -37,7 +40,23 @@ VALUES: tuple[Record, ...] = (
     Frontier("g", 5, 100, (Seen("west", 4, "stream"),), (BranchInDoubt("global", "gid", 7),), 5),
 )
 IDS = {type(value): number for number, value in enumerate(VALUES, 1)}
-_OTHERS = {90: '"string"', 91: '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}', 92: "[]"}
+ENVELOPE_ID = 93
+"""The id of a schema whose fields have an envelope's names, and other types."""
+_ENVELOPE = ("op", "source", "before", "after", "special", "unchanged", "message")
+_OTHERS = {
+    90: '"string"',
+    ENVELOPE_ID: json.dumps(
+        {
+            "type": "record",
+            "name": "E",
+            "fields": [
+                {"name": each, "type": [{"type": "map", "values": "string"}, "string", "long"]} for each in _ENVELOPE
+            ],
+        }
+    ),
+    91: '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}',
+    92: "[]",
+}
 
 
 class Registry:
@@ -56,6 +75,12 @@ class Registry:
 
 
 _decoder = Decoder(cast("Any", Registry()))
+_changes = ChangeReader(cast("Any", Registry()), Names("bank", "me"))
+
+
+def _read_change(message: bytes) -> object:
+    """Read bytes as a row, and as a row's key, and make the line that `twofold tail` prints."""
+    return change_line(_changes.read(PLACE, None, message)), change_line(_changes.read(PLACE, message, None))
 
 
 def _reader(kind: type[Record]) -> Callable[[bytes], object]:
@@ -66,6 +91,7 @@ READERS: Mapping[str, Callable[[bytes], object]] = {
     **{kind.__name__.lower(): _reader(kind) for kind in IDS},
     "command": lambda message: read_command(message, PLACE),
     "text": lambda message: read_text(message, PLACE),
+    "change": _read_change,
 }
 
 
@@ -98,7 +124,7 @@ def hostile(rng: random.Random) -> Iterator[bytes]:
     """Records with some bytes changed, cut, repeated or replaced, for ever."""
     while True:
         value = rng.choice(VALUES)
-        schema_id = rng.choice([IDS[type(value)], IDS[type(value)] + 50, 90, 91, 92, 4711])
+        schema_id = rng.choice([IDS[type(value)], IDS[type(value)] + 50, *_OTHERS, 4711])
         yield corrupted(value.to_bytes(schema_id), rng)
 
 

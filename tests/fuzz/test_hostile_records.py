@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
 from itertools import islice
 
+import fastavro
 import pytest
 
-from fuzz.hostile_records import IDS, READERS, VALUES, hostile, judge, varint
+from fuzz.hostile_records import ENVELOPE_ID, IDS, READERS, VALUES, Registry, hostile, judge, varint
 from twofold.errors import UnreadableRecord
+from twofold_avro import wire
 from twofold_avro.records import Commit
 
 
@@ -33,3 +37,15 @@ def test_an_array_of_a_trillion_is_named_at_once() -> None:
     endless = commit[:-3] + varint(2 << 40)
     with pytest.raises(UnreadableRecord, match=r"bank\.progress \[0\] at offset 4711 cannot be read: .*EOFError"):
         READERS["commit"](endless)
+
+
+@pytest.mark.parametrize("source", ["text", {"table": "t"}])
+@pytest.mark.parametrize("rest", ["text", 5, {"row": "before"}])
+@pytest.mark.parametrize("op", ["c", "m", 5, {}])
+def test_a_row_in_another_programs_schema_is_named(op: object, source: object, rest: object) -> None:
+    """Its fields have the envelope's names, and other types."""
+    row = dict.fromkeys(("before", "after", "special", "unchanged", "message"), rest) | {"op": op, "source": source}
+    body = io.BytesIO()
+    fastavro.schemaless_writer(body, json.loads(Registry().schema(ENVELOPE_ID)), row)
+    is_message = op == "m" and isinstance(source, dict)
+    assert judge(READERS["change"], wire.frame(ENVELOPE_ID, body.getvalue())) == is_message

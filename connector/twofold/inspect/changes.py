@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from twofold.errors import SetupError
 from twofold.kafka.decoding import RecordPlace, unreadable
 from twofold.kafka.names import Names
 from twofold.kafka.schema_registry import Registry
@@ -40,13 +41,15 @@ class ChangeReader:
         is_event = topic.startswith(self._names.events)
         key_is_text = is_event or topic == self._names.messages
         value = self._values_of(place, data, is_text=is_event)
+        if not (is_event or value is None or _is_envelope(value)):
+            raise unreadable(place, "its schema is that of another program")
         source = {} if is_event or value is None else value["source"]
         return TopicChange(
             topic,
             partition,
             offset,
             op="event" if is_event else "tombstone" if value is None else value["op"],
-            table=f"{source['schema']}.{source['table']}" if source.get("table") else None,
+            table=f"{source.get('schema')}.{source['table']}" if source.get("table") else None,
             key=self._values_of(place, key, is_text=key_is_text),
             value=value,
         )
@@ -61,3 +64,20 @@ class ChangeReader:
             if is_text:
                 return data.decode(errors="backslashreplace")
             raise unreadable(place, str(error)) from error
+        except SetupError as error:
+            raise SetupError(f"{error}; it is that of the record in {place}") from error
+
+
+def _is_envelope(value: Any) -> bool:
+    """Whether all is there that is shown of a change."""
+    if not (isinstance(value, dict) and isinstance(value.get("source"), dict) and "op" in value):
+        return False
+    if value["op"] == "m":
+        return "message" in value
+    special = value.get("special")
+    is_of_row = {"before", "after"} <= value.keys() and isinstance(value.get("unchanged"), list)
+    return is_of_row and isinstance(special, list) and all(map(_is_special, special))
+
+
+def _is_special(value: Any) -> bool:
+    return isinstance(value, dict) and {"row", "column", "text"} <= value.keys()

@@ -98,13 +98,13 @@ class Tail:
         if len(commits) == 1 and sum(each.count for _, each in ranges) > SORTED_MAX:
             yield TailBegin(commits[0].kind, commits[0].sequence)
             count = 0
-            for message in self._reader.read(stretches):
+            for message in self._reader.read(stretches, may_begin_later=True):
                 yield self._changes.read(place_of(message), message.key(), message.value())
                 count += 1
             yield TailEnd(commits[0].sequence, None, count)
             return
         read: dict[PartitionId, list[TopicChange]] = {}
-        for message in self._reader.read(stretches):
+        for message in self._reader.read(stretches, may_begin_later=True):
             change = self._changes.read(place_of(message), message.key(), message.value())
             read.setdefault(PartitionId(change.topic, change.partition), []).append(change)
         for commit in commits:
