@@ -133,11 +133,31 @@ class RegistryHttp:
             raise RegistryAway(describe_cause(error)) from error
 
 
+def certificate_remedy(error: BaseException | None, *, address: str, authorities: str) -> str | None:
+    """Return what helps if the server's certificate was refused; None if that is not the cause.
+
+    The two settings have the server's address, and the certificates of authorities.
+    """
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        inner = error.reason if isinstance(error, urllib.error.URLError) else None
+        error = inner if isinstance(inner, BaseException) else error.__cause__
+    if error is None:
+        return None
+    match error.verify_code:
+        case 9 | 10:
+            return "renew the registry's certificate, or set this machine's clock: timedatectl set-ntp true"
+        case 62 | 64:
+            return f"set {address} to a name in the certificate, or give the registry a certificate for this name"
+    return f"set {authorities} to the certificate of the authority that signed the registry's"
+
+
 def describe_cause(error: Exception) -> str:
     """Name the cause alone, without urllib's and the operating system's words around it."""
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(cause):
         return "the server speaks http, and the address says https"
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is refused: {cause.verify_message}"
     return (isinstance(cause, OSError) and cause.strerror) or str(cause) or type(cause).__name__
 
 

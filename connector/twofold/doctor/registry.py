@@ -16,7 +16,7 @@ from twofold.config import Config, RegistryConfig
 from twofold.doctor.finding import Finding, Severity, finder
 from twofold.errors import SetupError, Unreachable
 from twofold_common.http_client import open_url
-from twofold_common.registry_http import describe_cause
+from twofold_common.registry_http import certificate_remedy, describe_cause
 
 _NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
 _finding = finder("registry")
@@ -89,5 +89,7 @@ def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise SetupError(f"the server at {registry.url} is no schema registry; remedy: correct registry.url") from error
     except (URLError, OSError) as error:
-        raise Unreachable(f"the registry at {registry.url} does not answer: {describe_cause(error)}") from error
+        remedy = certificate_remedy(error, address="registry.url", authorities="registry.ca_file")
+        more = f"; remedy: {remedy}" if remedy else ""
+        raise Unreachable(f"the registry at {registry.url} does not answer: {describe_cause(error)}{more}") from error
     return found if isinstance(found, dict) else {}

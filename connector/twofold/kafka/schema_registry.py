@@ -18,7 +18,14 @@ from urllib.parse import urlsplit
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable, UsageError
 from twofold.kafka.names import Names
 from twofold_avro.schemas import canonical, fixed
-from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
+from twofold_common.registry_http import (
+    RegistryAway,
+    RegistryHttp,
+    RegistryRefusal,
+    authorization,
+    certificate_remedy,
+    subject_path,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +155,9 @@ class Registry:
         try:
             return self._http.ask(path, body, method=method)
         except RegistryAway as error:
-            raise Unreachable(
-                f"the registry at {self._http.url} does not answer: {error}; remedy: start the registry, or correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
-            ) from error
+            remedy = certificate_remedy(error, address="registry.url", authorities="registry.ca_file")
+            remedy = remedy or "start the registry, or correct registry.url (Apicurio's ends with /apis/ccompat/v7)"
+            raise Unreachable(f"the registry at {self._http.url} does not answer: {error}; remedy: {remedy}") from error
         except RegistryRefusal as error:
             raise self._error_of(error, about) from error
 

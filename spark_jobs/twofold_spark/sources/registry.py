@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from twofold_avro.schemas import policy_of
-from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, subject_path
+from twofold_common.registry_http import (
+    RegistryAway,
+    RegistryHttp,
+    RegistryRefusal,
+    authorization,
+    certificate_remedy,
+    subject_path,
+)
 from twofold_common.secret_command import SecretCommand
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.secrets_from_environment import find_command, read_secret
@@ -112,7 +119,8 @@ class Registry:
         try:
             return self._http.ask(path)
         except RegistryAway as error:
-            raise SetupError(self._away(str(error))) from error
+            remedy = certificate_remedy(error, address="--registry", authorities="TWOFOLD_REGISTRY__CA_FILE")
+            raise SetupError(self._away(str(error), remedy)) from error
         except RegistryRefusal as error:
             if error.is_absent:
                 return None
@@ -128,10 +136,11 @@ class Registry:
                 f"the registry answers {error.status} ({error.reason}) to {self._http.url}{path}: check --registry"
             ) from error
 
-    def _away(self, reason: str) -> str:
+    def _away(self, reason: str, remedy: str | None = None) -> str:
+        remedy = remedy or "start the registry, or correct --registry (Apicurio's ends with /apis/ccompat/v7)"
         return (
             f"the registry at {self._http.url} has not answered for {PATIENCE_S:g} s ({reason}): "
-            "start the registry, or correct --registry (Apicurio's ends with /apis/ccompat/v7), then start the job; "
+            f"{remedy}, then start the job; "
             "it continues where it was"
         )
 
