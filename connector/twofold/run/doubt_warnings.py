@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from twofold.gids import describe
 from twofold.inspect.in_doubt import InDoubt
-from twofold.stream.waiting_rows import PreparedRows
+from twofold.stream.source_transaction import SourceTransaction
 from twofold_common.positions import Lsn, PreparedIdentity
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class InDoubtWarnings:
         self._look_at_s = 0.0
         self._said_at_age_s: dict[PreparedIdentity, float] = {}
 
-    def warn_if_due(self, prepared: Iterable[PreparedRows], read_lsn: Lsn, now_s: float) -> None:
+    def warn_if_due(self, prepared: Iterable[SourceTransaction], read_lsn: Lsn, now_s: float) -> None:
         """Warn of transactions that are due.
 
         Called every turn, it works once a second; `now_s` is the time of day.
@@ -37,14 +37,14 @@ class InDoubtWarnings:
         self._look_at_s = now_s + LOOK_S
         said, self._said_at_age_s = self._said_at_age_s, {}
         for each in prepared:
-            age_s = now_s - each.prepared_at_us / 1e6
+            age_s = now_s - each.info.ts_us / 1e6
             said_at_s = said.get(each.identity, 0.0)
             if age_s >= max(self._threshold_s, 2 * said_at_s):
                 self._warn(self._describe(each, age_s, read_lsn))
                 said_at_s = age_s
             self._said_at_age_s[each.identity] = said_at_s
 
-    def _describe(self, prepared: PreparedRows, age_s: float, read_lsn: Lsn) -> InDoubt:
+    def _describe(self, prepared: SourceTransaction, age_s: float, read_lsn: Lsn) -> InDoubt:
         return InDoubt(
             xid=prepared.identity.xid,
             gid=prepared.identity.gid,
@@ -52,10 +52,10 @@ class InDoubtWarnings:
             age_s=age_s,
             too_long=True,
             wal_bytes=max(0, read_lsn - prepared.prepare_lsn),
-            rows=prepared.rows.records,
+            rows=prepared.records,
             topics=prepared.topics,
-            global_id=prepared.parsed.global_id,
-            branch=prepared.parsed.branch,
+            global_id=prepared.info.parsed.global_id,
+            branch=prepared.info.parsed.branch,
         )
 
     def _warn(self, each: InDoubt) -> None:

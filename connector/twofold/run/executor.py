@@ -25,8 +25,7 @@ from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
 from twofold.loads.load_merger import LoadMerger, LoadRecords, Published
 from twofold.run.worker import Pending, Worker
 from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome, outcome_bytes
-from twofold.stream.streamed import CHUNK_BYTES
-from twofold.stream.waiting_rows import PreparedRows, Rows
+from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
 from twofold.tables.tables import Tables
 from twofold.tables.told_tables import Told
 from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome, Progress
@@ -76,13 +75,14 @@ class ActionExecutor:
         """Called on the worker's thread after each Kafka transaction that has committed."""
         self._due: DueOfLoad | None = None
         self._carried_out: queue.SimpleQueue[tuple[str, CarriedOut]] = queue.SimpleQueue()
-        self._prepared: dict[PreparedIdentity, PreparedRows] = {}
+        self._prepared: dict[PreparedIdentity, SourceTransaction] = {}
         self._begun: dict[PreparedIdentity, float] = {}
         self._outcomes: list[PreparedOutcome] = []
         self._ledger = ledger
         self._committed_at_us = 0
-        self._leaving: list[tuple[Rows, bool]] = []
-        """Rows that leave the spool, each with whether it is published; the others are forgotten.
+        self._leaving: list[tuple[SourceTransaction, bool]] = []
+        """Transactions that leave the spool, each with whether it is published; the others are
+        forgotten.
         """
         self._leaving_bytes = 0
         self.positions = reported
@@ -91,7 +91,7 @@ class ActionExecutor:
         self.group_outcome_bytes = 0
         """About what the outcomes take in the batch's commit record."""
 
-    def stage(self, prepared: PreparedRows) -> None:
+    def stage(self, prepared: SourceTransaction) -> None:
         """Keep a prepared transaction's rows until the bridge forgets it."""
         self._prepared[prepared.identity] = prepared
 
@@ -107,8 +107,8 @@ class ActionExecutor:
         Nothing is being executed, so that the run can go on with its commits while this waits.
         """
         if prepared := self._prepared.get(identity):
-            self._tables.settle(prepared.rows.provisional)
-            if prepared.told and not prepared.rows.records:  # no other action brings it
+            self._tables.settle(prepared.provisional)
+            if prepared.told and not prepared.records:  # no other action brings it
                 self._tables.keep_told(prepared.told)
 
     def begin(self) -> None:
@@ -159,21 +159,21 @@ class ActionExecutor:
         return self._tables.pins.all
 
     @property
-    def prepared(self) -> Iterable[PreparedRows]:
+    def prepared(self) -> Iterable[SourceTransaction]:
         """The prepared transactions that are kept."""
         return self._prepared.values()
 
-    def produce_waited(self, rows: Rows) -> None:
+    def produce_waited(self, transaction: SourceTransaction) -> None:
         """Produce rows for the batch that leave the spool.
 
         A backlog has thousands of small ones: they go to the worker together, at the latest before
         any other job.
         """
-        self._tables.settle(rows.provisional)
-        self.group_records += rows.records
-        self.group_bytes += rows.bytes
-        self._leaving.append((rows, True))
-        self._leaving_bytes += rows.bytes
+        self._tables.settle(transaction.provisional)
+        self.group_records += transaction.records
+        self.group_bytes += transaction.spooled_bytes
+        self._leaving.append((transaction, True))
+        self._leaving_bytes += transaction.spooled_bytes
         if self._leaving_bytes > CHUNK_BYTES:
             self._hand_over()
 
@@ -183,14 +183,14 @@ class ActionExecutor:
 
         def work() -> None:
             gathered = RowBatch()
-            for rows, published in leaving:
+            for transaction, published in leaving:
                 if published:
-                    for batch in rows.batches():
+                    for batch in transaction.batches():
                         gathered.add(batch)
                         if gathered.bytes > CHUNK_BYTES:
                             self._merger.produce(gathered)
                             gathered = RowBatch()
-                rows.drop()
+                transaction.drop()
             if gathered.topics:
                 self._merger.produce(gathered)
 
@@ -229,7 +229,7 @@ class ActionExecutor:
             case actions.CommitChunk(sequence, applied_lsn):
                 self._commit_chunk(sequence, applied_lsn)
             case actions.OpenPrepared(identity, slot):
-                opening = partial(self._open_prepared, identity, slot, self._prepared[identity].rows)
+                opening = partial(self._open_prepared, slot, self._prepared[identity])
                 opened = Pending(partial(self._publisher.has_opened, slot), events.PreparedOpened(identity))
                 self._submit(opening, opened)
             case actions.CommitOpenPrepared():
@@ -238,7 +238,7 @@ class ActionExecutor:
                 self._submit(lambda: self._publisher.abort(slot), events.PreparedAborted(identity))
             case actions.Forget(identity):
                 if forgotten := self._prepared.pop(identity, None):
-                    self._leaving.append((forgotten.rows, False))
+                    self._leaving.append((forgotten, False))
             case actions.Refuse(what, at_stake, repair, lost):
                 tables = self._tables_of(lost) if lost else ""
                 raise Refused(what, at_stake=at_stake, repair=repair.replace("{tables}", tables))
@@ -267,15 +267,15 @@ class ActionExecutor:
 
         self._worker.submit(job, meanwhile=self._tend)
 
-    def _open_prepared(self, identity: PreparedIdentity, slot: int, rows: Rows) -> None:
-        self._begun[identity] = time.monotonic()
-        self._publisher.open(slot, rows.batches())
+    def _open_prepared(self, slot: int, prepared: SourceTransaction) -> None:
+        self._begun[prepared.identity] = time.monotonic()
+        self._publisher.open(slot, prepared.batches())
 
-    def _append_staged(self, prepared: PreparedRows, commit_lsn: Lsn, at_us: int) -> None:
+    def _append_staged(self, prepared: SourceTransaction, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
         self._tables.keep_told(prepared.told)
-        self.resolve((outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, commit_lsn, at_us),))
-        self.produce_waited(prepared.rows)
+        self.resolve((outcome(prepared, commit_lsn, at_us),))
+        self.produce_waited(prepared)
 
     def _commit_main(self, action: actions.CommitMain) -> None:
         commit, progress, pins = self._records(
@@ -327,7 +327,7 @@ class ActionExecutor:
             action.applied_lsn,
             at_us=at_us,
             transactions=1,
-            prepared=(outcome(prepared.identity, prepared.prepare_lsn, prepared.parsed, action.commit_lsn, at_us),),
+            prepared=(outcome(prepared, action.commit_lsn, at_us),),
         )
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
         self._submit(

@@ -30,7 +30,7 @@ from twofold.run.timers import Timers
 from twofold.run.worker import Worker
 from twofold.source.session import ReplicationSession
 from twofold.stream.collector import Collector
-from twofold.stream.waiting_rows import CollectedEvent
+from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.topic_mismatch import TopicRestart
 from twofold_avro.errors import MalformedRow
 from twofold_common.positions import Lsn, format_lsn
@@ -225,11 +225,12 @@ class Run:
                 pass
         if collected.batch is not None:
             self._executor.produce(collected.batch)
-        if collected.waited is not None:
-            self._executor.produce_waited(collected.waited)
-        if collected.prepared is not None:
-            self._executor.stage(collected.prepared)
-            failpoints.hit("after_staging")
+        if (transaction := collected.transaction) is not None:
+            if transaction.prepare is None:
+                self._executor.produce_waited(transaction)
+            else:
+                self._executor.stage(transaction)
+                failpoints.hit("after_staging")
         self._executor.resolve(collected.outcomes)
         if collected.told:
             self._executor.keep_told(collected.told)

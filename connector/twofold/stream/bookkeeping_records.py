@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from twofold.bridge.actions import LedgerState, WriteFrontier
-from twofold.gids import Parse, ParsedGid
+from twofold.gids import Parse
 from twofold.source.identity import ServerIdentity
-from twofold.stream.waiting_rows import PreparedRows
+from twofold.stream.source_transaction import SourceTransaction
 from twofold_avro.records import BranchInDoubt, Frontier, Prepared, PreparedOutcome, Progress, Seen
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -69,7 +69,7 @@ class FrontierOrigin:
         )
 
 
-def ledger_entry(prepared: PreparedRows, state: LedgerState, sequence: int | None = None) -> Prepared:
+def ledger_entry(prepared: SourceTransaction, state: LedgerState, sequence: int | None = None) -> Prepared:
     """Return a prepared transaction's ledger entry; `sequence` is its commit record's number, if it
     has one.
     """
@@ -77,12 +77,12 @@ def ledger_entry(prepared: PreparedRows, state: LedgerState, sequence: int | Non
         xid=prepared.identity.xid,
         gid=prepared.identity.gid,
         prepare_lsn=prepared.prepare_lsn,
-        prepared_at=prepared.prepared_at_us,
+        prepared_at=prepared.info.ts_us,
         state=state.value,
-        rows=prepared.rows.records,
+        rows=prepared.records,
         topics=prepared.topics,
-        global_id=prepared.parsed.global_id,
-        branch=prepared.parsed.branch,
+        global_id=prepared.info.parsed.global_id,
+        branch=prepared.info.parsed.branch,
         sequence=sequence,
     )
 
@@ -110,7 +110,7 @@ class Ledger:
         entry = self._unresolved.get(identity)
         return entry.topics if entry else ()
 
-    def note(self, identity: PreparedIdentity, state: LedgerState, prepared: PreparedRows | None) -> None:
+    def note(self, identity: PreparedIdentity, state: LedgerState, prepared: SourceTransaction | None) -> None:
         """Keep an entry for the main producer's next commit.
 
         A transaction whose prepare did not come again keeps its former entry, with the new state.
@@ -134,21 +134,20 @@ class Ledger:
         many = min(len(self._ended) - ENDED_KEPT, TOMBSTONES_MAX)
         return entries | dict.fromkeys(self._ended.popleft() for _ in range(many))
 
-    def committed(self, prepared: PreparedRows, sequence: int) -> dict[str, Prepared]:
+    def committed(self, prepared: SourceTransaction, sequence: int) -> dict[str, Prepared]:
         """Return the entries of a prepared transaction's own commit."""
         self._ended.append(prepared.downstream_id)
         return {prepared.downstream_id: ledger_entry(prepared, LedgerState.COMMITTED, sequence)}
 
 
-def outcome(
-    identity: PreparedIdentity, prepare_lsn: Lsn, parsed: ParsedGid, commit_lsn: Lsn, at_us: int
-) -> PreparedOutcome:
+def outcome(prepared: SourceTransaction, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
     """Return a prepared transaction's entry in its commit record."""
+    identity, parsed = prepared.identity, prepared.info.parsed
     return PreparedOutcome(
-        id=identity.downstream_id(prepare_lsn),
+        id=prepared.downstream_id,
         xid=identity.xid,
         gid=identity.gid,
-        prepare_lsn=prepare_lsn,
+        prepare_lsn=prepared.prepare_lsn,
         commit_lsn=commit_lsn,
         committed_at=at_us,
         global_id=parsed.global_id,

@@ -33,13 +33,13 @@ from twofold.source import messages as m
 from twofold.source.decoder import decode, row_relation
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
-from twofold.stream.gathered_run import CurrentTransaction, GatheredRun
+from twofold.stream.gathered_run import GatheredRun
+from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
 from twofold.stream.stream_order import StreamOrder, missing_end
-from twofold.stream.streamed import CHUNK_BYTES, Streams
-from twofold.stream.waiting_rows import BatchRows, CollectedEvent, PreparedRows, Rows
-from twofold.tables.table_version import CHANGED_SHAPE, TableVersion, TransactionInfo
+from twofold.stream.streamed import Streams
+from twofold.tables.table_version import TableVersion, TransactionInfo
 from twofold.tables.tables import Tables
-from twofold.tables.told_tables import NOTHING_TOLD, Told
+from twofold.tables.told_tables import NOTHING_TOLD
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 
 _ROWS = frozenset(b"IUD")
@@ -87,7 +87,7 @@ class Collector:
         self.reached = False
         """The next message is `upto`'s: nothing more is collected."""
         self._run = GatheredRun(hold_s=hold_s, pool=pool)
-        self._current: CurrentTransaction | None = None
+        self._current: SourceTransaction | None = None
         self._streams = Streams(tables, spool)
         self._passed = NO_LSN
 
@@ -116,7 +116,7 @@ class Collector:
                 if current is not None and current.batch.bytes > current.bytes_max:
                     yield from self._chunk(current)
             elif block is not None:
-                at = block.rows(received, at, ts_ms)
+                at = block.append_rows(received, at, ts_ms)
             elif current is None:
                 raise MalformedMessage("PostgreSQL sent a row outside of a transaction", offset=0)
             elif current.skipped:
@@ -184,7 +184,7 @@ class Collector:
         """
         return self._current is not None and self._current.is_prepared
 
-    def _rows(self, current: CurrentTransaction, received: Received, at: int, ts_ms: int) -> int:
+    def _rows(self, current: SourceTransaction, received: Received, at: int, ts_ms: int) -> int:
         """Encode this row and the following rows of the same table; return the index of the next
         message.
         """
@@ -202,26 +202,19 @@ class Collector:
         batch.bytes += taken
         return behind
 
-    def _event(self, current: CurrentTransaction, outbox: OutboxTable, payload: bytes) -> None:
+    def _event(self, current: SourceTransaction, outbox: OutboxTable, payload: bytes) -> None:
         """Add the event that an outbox's row is, if the row is an insert."""
         if (event := self._tables.events.row_event(outbox, payload, in_stream=False)) is not None:
             self._tables.events.append(event, current.batch)
-            current.topics[event.topic] = None
+            current.event_topics[event.topic] = None
             current.rows += 1
 
-    def _chunk(self, current: CurrentTransaction) -> Iterator[CollectedEvent]:
+    def _chunk(self, current: SourceTransaction) -> Iterator[CollectedEvent]:
         """Hand over a large batch before its transaction has ended."""
         if current.is_prepared:
-            self._spool_rows(current)
+            current.spill()
         else:
             yield from self._hand_over()
-
-    def _spool_rows(self, prepared: CurrentTransaction) -> BatchRows:
-        """Move the rows of a prepared transaction into the spool."""
-        waiting = prepared.waiting = prepared.waiting or BatchRows(self._spool.new())
-        waiting.append(prepared.batch)
-        prepared.batch = RowBatch()
-        return waiting
 
     def _hand_over(self) -> Iterator[CollectedEvent]:
         """Yield the batch's rows with their event: neighbouring outcomes, and the unfinished
@@ -245,8 +238,9 @@ class Collector:
         if self._half_plain:
             return
         yield from self._hand_over()
-        for prepare, prepared, read_ms in self._run.take_held(until_ms, drained_with=drained_with):
-            yield self._prepared_alone(prepare, prepared)._replace(held_ms=max(0, ts_ms - read_ms))
+        for prepared in self._run.take_held(until_ms, drained_with=drained_with):
+            prepared.complete()
+            yield self._prepared(prepared, held_ms=max(0, ts_ms - prepared.read_ms))
         yield from self._run.unannounced(lower=False)
 
     def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
@@ -254,14 +248,9 @@ class Collector:
             case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
                 raise self._unended(message)
             case m.Begin():
-                facts = _committed(message)
-                self._current = CurrentTransaction(
-                    facts,
-                    facts.header(),
-                    self._run.batch,
-                    _GROUP_BYTES,
-                    skipped=self._skips(message.commit_lsn),
-                    begun=message,
+                skipped = self._skips(message.commit_lsn)
+                self._current = SourceTransaction(
+                    _committed(message), self._run.batch, self._spool, message, _GROUP_BYTES, skipped
                 )
             case m.Commit():
                 return self._commit(message, wal_start)
@@ -299,10 +288,11 @@ class Collector:
                 if prepared.told:
                     self._tables.told.prepare(message.identity, prepared.told)
                 if self._may_hold(message, prepared):
-                    run.hold(message, prepared, ts_ms)
+                    run.hold(prepared, ts_ms)
                     return
                 yield from self._hand_over()
-                yield self._prepared_alone(message, prepared)
+                prepared.complete()
+                yield self._prepared(prepared)
             case m.CommitPrepared(identity=identity) if run.holds(identity):
                 run.commit(message)
                 if run.batch.bytes > _GROUP_BYTES:
@@ -360,47 +350,27 @@ class Collector:
             yield from self._hand_over()
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
-        identity = message.identity
-        facts = TransactionInfo(
-            identity.xid,
-            message.prepare_ts_us,
-            identity.downstream_id(message.prepare_lsn),
-            identity.gid,
-            self._parse_gid(identity.gid),
-        )
-        self._current = CurrentTransaction(facts, facts.header(), RowBatch(), CHUNK_BYTES, True, begun=message)
+        self._current = SourceTransaction(self._info(message), RowBatch(), self._spool, message)
 
-    def _end_prepared(self, message: m.Prepare, wal_start: int) -> CurrentTransaction:
+    def _end_prepared(self, message: m.Prepare, wal_start: int) -> SourceTransaction:
         current = self._transaction(message)
         if not isinstance(current.begun, m.BeginPrepare):
             raise self._unended(message)
         self._order.check_prepare(message, current.begun, wal_start)
+        current.prepare = message
         self._current = None
         return current
 
-    def _may_hold(self, message: m.Prepare, prepared: CurrentTransaction) -> bool:
+    def _may_hold(self, message: m.Prepare, prepared: SourceTransaction) -> bool:
         """Whether the transaction may stay unannounced until its outcome. It may not if Kafka or
         the ledger may have the transaction, if a rule parks it, or if it has many rows.
         """
         return (
-            prepared.waiting is None
+            prepared.spooled is None
             and not self._skips(message.prepare_lsn)
             and not self._knows(message.identity)
             and self._run.is_latest(message)
             and self._park_reason(message.identity.gid, prepared.tables) is None
-        )
-
-    def _prepared_alone(self, message: m.Prepare, prepared: CurrentTransaction) -> CollectedEvent:
-        """Return the event that announces a prepared transaction, whose rows wait in the spool."""
-        waiting = self._spool_rows(prepared)
-        waiting.provisional = tuple(table for table in prepared.tables if not table.committed)
-        return self._prepared(
-            message,
-            rows=waiting,
-            changes=prepared.rows,
-            tables=prepared.tables,
-            more_topics=prepared.topics,
-            told=prepared.told,
         )
 
     def _park_reason(self, gid: str, tables: Iterable[TableVersion]) -> str | None:
@@ -408,30 +378,13 @@ class Collector:
             return f"a rule of prepared.rules parks gid {gid}"
         return next((reason for table in tables if (reason := table.park_reason)), None)
 
-    def _prepared(
-        self,
-        message: m.Prepare | m.StreamPrepare,
-        *,
-        rows: Rows,
-        changes: int,
-        tables: dict[TableVersion, None],
-        more_topics: dict[str, None],
-        told: Told,
-    ) -> CollectedEvent:
-        identity = message.identity
-        topics = dict.fromkeys(table.topic for table in tables if not table.void) | more_topics
-        prepared = PreparedRows(
-            identity,
-            message.prepare_lsn,
-            message.prepare_ts_us,
-            rows,
-            tuple(topics),
-            self._parse_gid(identity.gid),
-            told,
-        )
-        park_reason = self._park_reason(identity.gid, tables) or (CHANGED_SHAPE if rows.provisional else None)
-        event = PrepareRead(identity, message.prepare_lsn, message.end_lsn, changes, park_reason)
-        return CollectedEvent(event, at_us=message.prepare_ts_us, prepared=prepared)
+    def _prepared(self, prepared: SourceTransaction, held_ms: int = 0) -> CollectedEvent:
+        """Return the event that announces a prepared transaction, whose rows are in the spool."""
+        prepare = prepared.prepare
+        assert prepare is not None
+        park_reason = self._park_reason(prepare.identity.gid, prepared.tables)
+        event = PrepareRead(prepare.identity, prepare.prepare_lsn, prepare.end_lsn, prepared.rows, park_reason)
+        return CollectedEvent(event, transaction=prepared, at_us=prepare.prepare_ts_us, held_ms=held_ms)
 
     def _stream_commit(self, message: m.StreamCommit) -> Iterator[CollectedEvent]:
         streamed = self._streams.committed(message.xid)
@@ -439,32 +392,22 @@ class Collector:
             streamed.drop()
             self._passed = max(self._passed, message.end_lsn)
             return
-        rows = streamed.changes
-        if rows:
-            streamed.end(_committed(message))
-            read = PlainRead(1, rows, message.end_lsn)
-            yield CollectedEvent(read, waited=streamed, at_us=message.commit_ts_us, told=streamed.told)
-        else:
+        streamed.end(_committed(message))
+        if not streamed.rows:
             streamed.drop()
-            read = PlainRead(0, 0, message.end_lsn)
-            yield CollectedEvent(read, at_us=message.commit_ts_us, told=streamed.told)
-
-    def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:
-        identity = message.identity
-        transaction_id = identity.downstream_id(message.prepare_lsn)
-        streamed = self._streams.ended(identity.xid)
-        parsed = self._parse_gid(identity.gid)
-        streamed.end(TransactionInfo(identity.xid, message.prepare_ts_us, transaction_id, identity.gid, parsed))
-        if streamed.told:
-            self._tables.told.prepare(identity, streamed.told)
-        return self._prepared(
-            message,
-            rows=streamed,
-            changes=streamed.changes,
-            tables=streamed.tables,
-            more_topics=streamed.topics,
+        yield CollectedEvent(
+            PlainRead(int(streamed.rows > 0), streamed.rows, message.end_lsn),
+            transaction=streamed if streamed.rows else None,
+            at_us=message.commit_ts_us,
             told=streamed.told,
         )
+
+    def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:
+        streamed = self._streams.ended(message.identity.xid)
+        streamed.end(self._info(message), message)
+        if streamed.told:
+            self._tables.told.prepare(message.identity, streamed.told)
+        return self._prepared(streamed)
 
     def _truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
         current = self._transaction(message)
@@ -484,9 +427,9 @@ class Collector:
             current = self._transaction(message)
             if not current.skipped:
                 topic = self._tables.messages.append(
-                    message, wal_start, current.facts, current.header, ts_ms, current.batch
+                    message, wal_start, current.info, current.header, ts_ms, current.batch
                 )
-                current.topics[topic] = None
+                current.event_topics[topic] = None
                 current.rows += 1
             return
         self._order.check_message(message, wal_start)
@@ -495,8 +438,8 @@ class Collector:
             return
         yield from self._hand_over()
         batch = RowBatch()
-        facts = TransactionInfo(None, ts_ms * 1000, None, None)
-        self._tables.messages.append(message, wal_start, facts, None, ts_ms, batch)
+        info = TransactionInfo(None, ts_ms * 1000, None, None)
+        self._tables.messages.append(message, wal_start, info, None, ts_ms, batch)
         yield CollectedEvent(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
 
     def _note_told(self, message: m.LogicalMessage) -> None:
@@ -507,7 +450,7 @@ class Collector:
             if not current.is_prepared:
                 self._tables.told.note({told.oid: told})
 
-    def _transaction(self, message: m.Message) -> CurrentTransaction:
+    def _transaction(self, message: m.Message) -> SourceTransaction:
         if self._current is None:
             raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} outside of a transaction", offset=0)
         return self._current
@@ -520,7 +463,7 @@ class Collector:
             return MalformedMessage(f"PostgreSQL has not sent the end of a stream block, and {found} came", offset=0)
         return missing_end(begun, found)
 
-    def _lists(self, current: CurrentTransaction, table: TableVersion) -> list[list[Record]]:
+    def _lists(self, current: SourceTransaction, table: TableVersion) -> list[list[Record]]:
         """Return the lists that the table's records go to.
 
         A prepared transaction may have changed whether the table has a key, and with it the
@@ -528,11 +471,17 @@ class Collector:
         """
         current.tables[table] = None
         if current.is_prepared and not current.batch.fits(table.topic, table.partitions):
-            self._spool_rows(current)
+            current.spill()
         return current.batch.lists(table.topic, table.partitions)
+
+    def _info(self, message: m.BeginPrepare | m.StreamPrepare) -> TransactionInfo:
+        """Return what the rows of a prepared transaction share."""
+        identity = message.identity
+        downstream_id, parsed = identity.downstream_id(message.prepare_lsn), self._parse_gid(identity.gid)
+        return TransactionInfo(identity.xid, message.prepare_ts_us, downstream_id, identity.gid, parsed)
 
 
 def _committed(message: m.Begin | m.StreamCommit) -> TransactionInfo:
-    """Return the facts of a plain transaction."""
+    """Return what the rows of a plain transaction share."""
     transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
     return TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None, commit_lsn=message.commit_lsn)

@@ -21,19 +21,16 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from twofold.bridge.events import NO_PREPARE, PlainRead, PlainUnfinished, Unannounced
 from twofold.descriptions.told_table import ToldTable
 from twofold.kafka.row_batch import RowBatch
 from twofold.source import messages as m
 from twofold.stream.bookkeeping_records import outcome
-from twofold.stream.waiting_rows import BatchRows, CollectedEvent
-from twofold.tables.table_version import TableVersion, TransactionInfo
+from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
 from twofold.tables.told_tables import NOTHING_TOLD, Told
 from twofold_avro.records import PreparedOutcome
-from twofold_avro.transcode import TransactionHeader
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
 MANY_FACTOR = 10
@@ -60,40 +57,6 @@ class OpeningDelay:
         return self.open_within_s * (MANY_FACTOR if self.exceeds_pool(in_doubt) else 1)
 
 
-class _Held(NamedTuple):
-    """A prepared transaction that is not announced to the bridge."""
-
-    prepare: m.Prepare
-    transaction: CurrentTransaction
-    size: int
-    read_ms: int
-
-
-@dataclass(slots=True)
-class CurrentTransaction:
-    """A transaction that is being read, or is held back as a whole."""
-
-    facts: TransactionInfo
-    header: TransactionHeader
-    batch: RowBatch
-    bytes_max: int
-    """A larger batch is handed over, or spooled, at once."""
-    is_prepared: bool = False
-    skipped: bool = False
-    waiting: BatchRows | None = None
-    """The transaction's rows in the spool, once there are any."""
-    tables: dict[TableVersion, None] = field(default_factory=dict)
-    topics: dict[str, None] = field(default_factory=dict)
-    """The topics of the transaction's events and logical messages."""
-    told: dict[int, ToldTable] = field(default_factory=dict)
-    """What the transaction's DDL messages tell of tables."""
-    rows: int = 0
-    begun: m.Begin | m.BeginPrepare | None = None
-    """The message that began the transaction."""
-    handed_over: bool = False
-    """Whether some of the transaction's rows have gone to the batch."""
-
-
 class GatheredRun:
     """The run that is being gathered; used by the thread that reads."""
 
@@ -101,7 +64,7 @@ class GatheredRun:
         """`hold_s`: how long one may wait for its outcome, while no more than `pool` do."""
         self._delay = OpeningDelay(hold_s, pool)
         self.batch = RowBatch()
-        self._held: OrderedDict[PreparedIdentity, _Held] = OrderedDict()
+        self._held: OrderedDict[PreparedIdentity, SourceTransaction] = OrderedDict()
         self._held_bytes = 0
         self._told = NO_PREPARE
         self._latest = NO_LSN
@@ -128,12 +91,12 @@ class GatheredRun:
         self._end = message.end_lsn
         self._at_us = message.commit_ts_us
 
-    def hold(self, message: m.Prepare, transaction: CurrentTransaction, ts_ms: int) -> None:
+    def hold(self, prepared: SourceTransaction, ts_ms: int) -> None:
         """Keep a prepared transaction until its outcome, or until it is announced."""
-        size = transaction.batch.bytes
-        self._held[message.identity] = _Held(message, transaction, size, ts_ms)
-        self._held_bytes += size
-        self._latest = message.prepare_lsn
+        prepared.read_ms = ts_ms
+        self._held[prepared.identity] = prepared
+        self._held_bytes += prepared.batch.bytes
+        self._latest = prepared.prepare_lsn
 
     def is_latest(self, message: m.Prepare) -> bool:
         """Whether the prepare lies behind the prepares of all unannounced transactions.
@@ -147,24 +110,22 @@ class GatheredRun:
 
     def commit(self, message: m.CommitPrepared) -> None:
         """Add the rows of an unannounced transaction; without rows readers have no transaction."""
-        identity = message.identity
-        prepare, transaction = self._remove(identity)
-        if transaction.rows:
-            self.batch.add(transaction.batch)
+        prepared = self._remove(message.identity)
+        if prepared.rows:
+            self.batch.add(prepared.batch)
             self._transactions += 1
-            self._rows += transaction.rows
-            parsed, at_us = transaction.facts.parsed, message.commit_ts_us
-            self._outcomes.append(outcome(identity, prepare.prepare_lsn, parsed, message.commit_lsn, at_us))
-            self._at_us = at_us
+            self._rows += prepared.rows
+            self._at_us = message.commit_ts_us
+            self._outcomes.append(outcome(prepared, message.commit_lsn, self._at_us))
         self._committed += 1
-        self._add_told(transaction.told)
-        self._resolve(prepare, message.end_lsn)
+        self._add_told(prepared.told)
+        self._resolve(prepared, message.end_lsn)
 
     def roll_back(self, message: m.RollbackPrepared) -> None:
         """Forget an unannounced transaction."""
-        prepare, _ = self._remove(message.identity)
+        prepared = self._remove(message.identity)
         self._rolled_back += 1
-        self._resolve(prepare, message.end_lsn)
+        self._resolve(prepared, message.end_lsn)
 
     def take_run(self, *, unfinished: bool) -> CollectedEvent | None:
         """Return the event of all outcomes, and begin the next run; None if there is nothing to
@@ -187,18 +148,16 @@ class GatheredRun:
         self.batch = RowBatch()
         return collected
 
-    def take_held(
-        self, now_ms: float, *, drained_with: int | None = None
-    ) -> Iterator[tuple[m.Prepare, CurrentTransaction, int]]:
-        """Yield the transactions that are to be announced, the oldest first, and when they were
-        read. `drained_with`: the socket is empty, and so many others are in doubt.
+    def take_held(self, now_ms: float, *, drained_with: int | None = None) -> Iterator[SourceTransaction]:
+        """Yield the transactions that are to be announced, the oldest first. `drained_with`: the
+        socket is empty, and so many others are in doubt.
         """
         wait_ms = self._wait_ms(drained_with)
         while self._held:
             first = next(iter(self._held.values()))
             if now_ms < first.read_ms + wait_ms and self._held_bytes <= HELD_BYTES_MAX:
                 return
-            yield *self._remove(first.prepare.identity), first.read_ms
+            yield self._remove(first.identity)
 
     def _wait_ms(self, drained_with: int | None) -> float:
         in_doubt = len(self._held) + (drained_with or 0)
@@ -218,7 +177,7 @@ class GatheredRun:
         has changed in this direction.
         """
         first = next(iter(self._held.values()), None)
-        oldest = NO_PREPARE if first is None else first.prepare.prepare_lsn
+        oldest = NO_PREPARE if first is None else first.prepare_lsn
         if (oldest < self._told) if lower else (oldest > self._told):
             self._told = oldest
             return [CollectedEvent(Unannounced(oldest))]
@@ -229,11 +188,11 @@ class GatheredRun:
         if told:
             self._told_tables |= {oid: each.behind(self._told_tables) for oid, each in told.items()}
 
-    def _remove(self, identity: PreparedIdentity) -> tuple[m.Prepare, CurrentTransaction]:
-        held = self._held.pop(identity)
-        self._held_bytes -= held.size
-        return held.prepare, held.transaction
+    def _remove(self, identity: PreparedIdentity) -> SourceTransaction:
+        prepared = self._held.pop(identity)
+        self._held_bytes -= prepared.batch.bytes
+        return prepared
 
-    def _resolve(self, prepare: m.Prepare, end_lsn: Lsn) -> None:
-        self._oldest_resolved = min(self._oldest_resolved, prepare.prepare_lsn)
+    def _resolve(self, prepared: SourceTransaction, end_lsn: Lsn) -> None:
+        self._oldest_resolved = min(self._oldest_resolved, prepared.prepare_lsn)
         self._end = end_lsn

@@ -18,7 +18,7 @@ import marshal
 from collections.abc import Iterator
 from typing import Any
 
-from twofold.descriptions.told_table import PREFIX, ToldTable
+from twofold.descriptions.told_table import PREFIX
 from twofold.errors import RunEnded
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.outbox.event_topics import size_of
@@ -26,18 +26,13 @@ from twofold.outbox.outbox import OutboxEvent, OutboxTable
 from twofold.source import messages as m
 from twofold.source.decoder import row_place
 from twofold.source.session import Keepalive, Received
-from twofold.spool import Spool, SpooledRows
+from twofold.spool import Spool
+from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
 from twofold.tables.table_version import DescribedVersion, TableVersion, TransactionInfo
 from twofold.tables.tables import Tables
 from twofold_avro.transcode import Packer, TransactionHeader
 from twofold_common.positions import Lsn
 
-CHUNK_BYTES = 1 << 17
-"""The size of a piece that goes into the spool, and is completed and handed over when it leaves.
-
-It stays in a core's own cache between the two. A megabyte took half as long again
-(docs/inside/measurements).
-"""
 REST_BYTES = 1 << 16
 """The most that a transaction keeps outside the spool while others have their turn."""
 
@@ -45,34 +40,29 @@ _MESSAGE = -1
 _EVENT = -2
 
 
-class Streamed:
-    """One transaction in progress. Its rows are `Rows` once `end` was called."""
+class StreamedTransaction(SourceTransaction):
+    """One transaction in progress, with its rows by subtransaction."""
 
-    def __init__(self, waiting: SpooledRows, tables: Tables, packer: Packer) -> None:
-        self._waiting = waiting
+    def __init__(self, xid: int, tables: Tables, packer: Packer, spool: Spool) -> None:
+        super().__init__(TransactionInfo(xid, 0, None, None), RowBatch(), spool)
+        self.header = TransactionHeader.later()
         self._packer = packer
         self._all_tables = tables
-        self._header = TransactionHeader.later()
         self._runs: list[list[Any]] = []
         self._chunk: list[Record] = []
         self._chunk_bytes = 0
-        self._tables: dict[TableVersion, int] = {}
+        self._numbers: dict[TableVersion, int] = {}
         self._made: dict[int, _Made] = {}
         self._gone: set[int] = set()
         self._run: tuple[int, int] | None = None
-        self._facts: TransactionInfo | None = None
         self.relations: dict[int, DescribedVersion] = {}
-        self.told: dict[int, ToldTable] = {}
-        self.topics: dict[str, None] = {}
-        """The topics of its events and logical messages."""
         self._has_messages = False
-        self.bytes = 0
 
     def relation(self, message: m.Relation) -> None:
         self.relations |= self._all_tables.descriptions(message, self.told)
         self._run = None
 
-    def rows(self, received: Received, at: int, ts_ms: int) -> int:
+    def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
         """Encode this row of a block, and the following rows of the same table and subtransaction.
 
         Return the index of the next message.
@@ -87,7 +77,7 @@ class Streamed:
                 return at + 1
             self._begin_run(subxid, oid, table)
         before, room = len(self._chunk), CHUNK_BYTES - self._chunk_bytes
-        behind, taken = self._append_run(received, at, 5, self._header, ts_ms, self._lists, room)
+        behind, taken = self._append_run(received, at, 5, self.header, ts_ms, self._lists, room)
         added = len(self._chunk) - before
         self._current[2] += added
         self._made_now.count(added, changes=behind - at)
@@ -102,7 +92,7 @@ class Streamed:
                 continue
             self._begin_run(message.xid, oid, table)
             one: list[Record] = []
-            table.plan.truncate(wal_start, self._header, ts_ms, [one] * table.partitions)
+            table.plan.truncate(wal_start, self.header, ts_ms, [one] * table.partitions)
             self._chunk.append(one[0])
             self._current[2] += 1
             self._made_now.count(1 if table.keyless else table.partitions)
@@ -118,7 +108,7 @@ class Streamed:
             return
         if not self._all_tables.messages.carried:
             return
-        self.topics[self._all_tables.messages.prepare(message)] = None
+        self.event_topics[self._all_tables.messages.prepare(message)] = None
         self._run = None
         self._runs.append([message.xid, _MESSAGE, 0, message.lsn, wal_start, ts_ms, message.prefix, message.content])
         self._made.setdefault(message.xid, _Made()).count(1)
@@ -141,42 +131,27 @@ class Streamed:
     def rest(self) -> None:
         """Spool the rows if they are many, because another transaction's rows follow."""
         if self._chunk_bytes > REST_BYTES:
-            self._spool()
+            self.spill()
 
-    def end(self, facts: TransactionInfo) -> None:
-        """Note that no row follows, and the values that all rows share."""
-        self._spool()
-        self._facts = facts
-
-    @property
-    def changes(self) -> int:
-        return sum(made.changes for made in self._made.values())
-
-    @property
-    def records(self) -> int:
-        return sum(made.records for made in self._made.values())
-
-    @property
-    def tables(self) -> dict[TableVersion, None]:
-        """Return the tables whose rows were not rolled back."""
-        return {table: None for made in self._made.values() for table in made.tables}
-
-    @property
-    def provisional(self) -> tuple[TableVersion, ...]:
-        """The tables with provisional ids.
-
-        Rows take their ids at the end, so tables committed meanwhile are not.
+    def end(self, info: TransactionInfo, prepare: m.StreamPrepare | None = None) -> None:
+        """Note the values that all rows share: no row follows. Of rows that were rolled back
+        nothing counts.
         """
-        return tuple(table for table in self.tables if not table.committed)
+        self.info, self.prepare = info, prepare
+        self.rows = sum(made.changes for made in self._made.values())
+        self.records = sum(made.records for made in self._made.values())
+        self.tables = {table: None for made in self._made.values() for table in made.tables}
+        self.complete()
+
+    def spill(self) -> None:
+        if self._runs:
+            self._append_spooled(marshal.dumps(list(self._packed())))
+        self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
 
     def batches(self) -> Iterator[RowBatch]:
-        assert self._facts is not None, "the transaction has ended"
-        header = self._facts.header()
-        for chunk in self._waiting.chunks():
-            yield self._batch(chunk, self._facts, header)
-
-    def drop(self) -> None:
-        self._waiting.drop()
+        header = self.info.header()
+        for chunk in self._spooled_chunks():
+            yield self._batch(chunk, header)
 
     def _table(self, oid: int) -> TableVersion:
         said = self.relations.get(oid)
@@ -186,7 +161,7 @@ class Streamed:
         """Keep the event that an outbox's row is, if the row is an insert."""
         if (event := self._all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
             return
-        self.topics[event.topic] = None
+        self.event_topics[event.topic] = None
         self._run = None
         self._runs.append([subxid, _EVENT, 0, *event])
         self._made.setdefault(subxid, _Made()).count(1)
@@ -195,22 +170,17 @@ class Streamed:
     def _begin_run(self, subxid: int, oid: int, table: TableVersion) -> None:
         self._made_now = self._made.setdefault(subxid, _Made())
         self._made_now.touch(table)
-        self._current = [subxid, self._tables.setdefault(table, len(self._tables)), 0]
+        self._current = [subxid, self._numbers.setdefault(table, len(self._numbers)), 0]
         self._runs.append(self._current)
         self._lists = [self._chunk] * table.partitions
         self._append_run = table.plan.append_run
         self._run = subxid, oid
 
     def _took(self, size: int) -> None:
-        self.bytes += size
+        self.spooled_bytes += size
         self._chunk_bytes += size
         if self._chunk_bytes > CHUNK_BYTES:
-            self._spool()
-
-    def _spool(self) -> None:
-        if self._runs:
-            self._waiting.append(marshal.dumps(list(self._packed())))
-        self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
+            self.spill()
 
     def _packed(self) -> Iterator[tuple[object, ...]]:
         """Yield the rows of each subtransaction, as they were kept, with their records."""
@@ -220,14 +190,14 @@ class Streamed:
             yield subxid, number, self._packer.pack(self._chunk, at, behind), *place
             at = behind
 
-    def _batch(self, chunk: bytes, facts: TransactionInfo, header: TransactionHeader) -> RowBatch:
+    def _batch(self, chunk: bytes, header: TransactionHeader) -> RowBatch:
         runs: list[tuple[Any, ...]] = marshal.loads(chunk)  # noqa: S302  (written by this process into a file without a name)
-        batch, tables = RowBatch(), list(self._tables)
+        batch, tables = RowBatch(), list(self._numbers)
         for subxid, number, packed, *place in runs:
             if number == _MESSAGE:
                 lsn, wal_start, ts_ms, prefix, content = place
                 said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
-                self._all_tables.messages.append(said, wal_start, facts, header, ts_ms, batch)
+                self._all_tables.messages.append(said, wal_start, self.info, header, ts_ms, batch)
             elif number == _EVENT:
                 if subxid not in self._gone:
                     self._all_tables.events.append(OutboxEvent(*place), batch)
@@ -263,8 +233,8 @@ class Streams:
         self._tables = tables
         self._spool = spool
         self._packer = Packer()
-        self._streamed: dict[int, Streamed] = {}
-        self.block: Streamed | None = None
+        self._streamed: dict[int, StreamedTransaction] = {}
+        self.block: StreamedTransaction | None = None
         """The transaction of the rows that come now."""
 
     def handle(self, message: m.Message, wal_start: int, ts_ms: int) -> bool:
@@ -272,7 +242,7 @@ class Streams:
         match message:
             case m.StreamStart(xid):
                 if xid not in self._streamed:
-                    self._streamed[xid] = Streamed(self._spool.new(), self._tables, self._packer)
+                    self._streamed[xid] = StreamedTransaction(xid, self._tables, self._packer, self._spool)
                 self.block = self._streamed[xid]
             case m.StreamStop() if self.block is not None:
                 self.block.rest()
@@ -296,14 +266,14 @@ class Streams:
         elif xid in self._streamed:
             self._streamed[xid].take_back(subxid)
 
-    def ended(self, xid: int) -> Streamed:
+    def ended(self, xid: int) -> StreamedTransaction:
         """Remove a transaction that is no longer in progress."""
         streamed = self._streamed.pop(xid, None)
         if streamed is None:
             raise RunEnded(f"PostgreSQL ended transaction {xid} as a streamed one, and it was not")
         return streamed
 
-    def committed(self, xid: int) -> Streamed:
+    def committed(self, xid: int) -> StreamedTransaction:
         """Remove a committed transaction, and adopt its relations: the server does not send them
         again.
         """

@@ -26,7 +26,7 @@ from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable
 from twofold.source.messages import LogicalMessage, Relation
 from twofold.spool import Spool
 from twofold.stream.collector import Collector
-from twofold.stream.waiting_rows import CollectedEvent
+from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.logical_messages import LogicalMessages
 from twofold.tables.told_tables import ToldTables
 from twofold_avro.names import event_topic_of, topic_of
@@ -245,14 +245,14 @@ def test_outbox_events_are_in_the_batch_of_their_transaction(
 def test_outbox_events_of_a_prepared_transaction_wait_with_its_rows(collecting: Collector) -> None:
     begin, prepare = b"b" + pack(">QQqI", 100, 110, 0, 9) + b"g\0", b"P\0" + pack(">QQqI", 100, 110, 0, 9) + b"g\0"
     collected = [*take(collecting, begin, *CHANGES, prepare), *collecting.announce(0)]
-    (announced,) = (each for each in collected if each.prepared is not None)
-    prepared = announced.prepared
+    (announced,) = (each for each in collected if each.transaction is not None)
+    prepared = announced.transaction
     assert isinstance(announced.event, events.PrepareRead)
     assert announced.event.park_reason is None
     assert prepared is not None
     assert prepared.topics == (ORDERS,)
-    assert prepared.rows.records == 3
-    assert [r for batch in prepared.rows.batches() for r in records(batch)] == expected(EVENT, ELSEWHERE, BY_ITSELF)
+    assert prepared.records == 3
+    assert [r for batch in prepared.batches() for r in records(batch)] == expected(EVENT, ELSEWHERE, BY_ITSELF)
 
 
 @pytest.mark.parametrize("rolled_back", [True, False])
@@ -261,11 +261,11 @@ def test_outbox_events_of_a_savepoint_share_its_fate(collecting: Collector, roll
     if rolled_back:
         take(collecting, b"A" + pack(">II", 9, 10))
     [collected] = take(collecting, b"c" + pack(">IBQQq", 9, 0, 1000, 1010, 0))
-    assert collected.waited is not None
-    found = [r for batch in collected.waited.batches() for r in records(batch)]
+    assert collected.transaction is not None
+    found = [r for batch in collected.transaction.batches() for r in records(batch)]
     kept = [EVENT, *([] if rolled_back else [ELSEWHERE]), EVENT._replace(value=b"3")]
     assert found == expected(*kept)
-    assert collected.waited.records == len(kept)
+    assert collected.transaction.records == len(kept)
 
 
 def test_an_outbox_that_is_not_published_is_refused_with_the_statement(tables: Tables) -> None:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from helpers.source.prepared import prepared_transaction
 from twofold.gids import ParsedGid
+from twofold.kafka.row_batch import RowBatch
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.spool import Spool
-from twofold.stream.waiting_rows import BatchRows, PreparedRows
+from twofold.stream.source_transaction import SourceTransaction
 from twofold_common.positions import Lsn, PreparedIdentity
 
 
 @pytest.fixture
-def prepared(tmp_path: Path) -> PreparedRows:
-    rows = BatchRows(Spool(tmp_path, memory_max=0, disk_max=0).new())
-    rows.records = 3
-    return PreparedRows(PreparedIdentity(7, "it's"), Lsn(1000), 100_000_000, rows, ("p.public.t",), ParsedGid())
+def prepared(tmp_path: Path) -> SourceTransaction:
+    batch, spool = RowBatch(), Spool(tmp_path, memory_max=1 << 10, disk_max=0)
+    batch.lists("p.public.t", 1)[0].extend([{}] * 3)
+    identity, topics = PreparedIdentity(7, "it's"), ("p.public.t",)
+    return prepared_transaction(identity, spool, batch, prepare_lsn=1000, at_us=100_000_000, topics=topics)
 
 
-def test_it_is_said_once_and_again_at_twice_the_age(prepared: PreparedRows, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_said_once_and_again_at_twice_the_age(
+    prepared: SourceTransaction, caplog: pytest.LogCaptureFixture
+) -> None:
     doubts = InDoubtWarnings("bank", 600)
     with caplog.at_level(logging.WARNING):
         said = []
@@ -40,7 +46,7 @@ def test_it_is_said_once_and_again_at_twice_the_age(prepared: PreparedRows, capl
 
 
 def test_one_that_has_ended_is_forgotten_and_may_come_again(
-    prepared: PreparedRows, caplog: pytest.LogCaptureFixture
+    prepared: SourceTransaction, caplog: pytest.LogCaptureFixture
 ) -> None:
     doubts = InDoubtWarnings("bank", 600)
     with caplog.at_level(logging.WARNING):
@@ -51,8 +57,9 @@ def test_one_that_has_ended_is_forgotten_and_may_come_again(
 
 
 def test_of_a_branch_no_outcome_is_offered_that_could_tear_its_global_transaction(
-    prepared: PreparedRows, caplog: pytest.LogCaptureFixture
+    prepared: SourceTransaction, caplog: pytest.LogCaptureFixture
 ) -> None:
     doubts = InDoubtWarnings("bank", 600)
-    doubts.warn_if_due([prepared._replace(parsed=ParsedGid("7", "bank"))], Lsn(5000), 701)
+    prepared.info = replace(prepared.info, parsed=ParsedGid("7", "bank"))
+    doubts.warn_if_due([prepared], Lsn(5000), 701)
     assert caplog.messages[0].endswith("to end it: see twofold prepared list")

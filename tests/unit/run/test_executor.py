@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from twofold import gids
+from helpers.source.prepared import prepared_transaction
 from twofold.bridge import Event, actions, events
 from twofold.kafka.row_batch import RowBatch
 from twofold.loads.load_merger import Published
@@ -20,7 +20,6 @@ from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.worker import Pending
 from twofold.spool import Spool
 from twofold.stream.bookkeeping_records import ConnectorOrigin, Ledger
-from twofold.stream.waiting_rows import BatchRows, PreparedRows
 from twofold.tables.table_lives import TableLives
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -100,12 +99,10 @@ class Stage:
 
     def prepare(self, xid: int, *values: bytes, size: int = 10) -> PreparedIdentity:
         """With a row in partition 1 for each value, and `size` bytes said to be read for all."""
-        identity, rows = PreparedIdentity(xid, "x"), BatchRows(self.spool.new())
-        batch = RowBatch()
+        identity, batch = PreparedIdentity(xid, "x"), RowBatch()
         batch.lists(TOPIC, 2)[1].extend({"key": b"k", "value": value} for value in values)
         batch.bytes = size
-        rows.append(batch)
-        self.executor.stage(PreparedRows(identity, Lsn(xid), 0, rows, (TOPIC,), gids.parse("x")))
+        self.executor.stage(prepared_transaction(identity, self.spool, batch, topics=(TOPIC,)))
         return identity
 
     def commit(self, *identities: PreparedIdentity) -> None:

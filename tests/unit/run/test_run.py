@@ -17,7 +17,7 @@ from twofold.run.interruptible import StopRequested
 from twofold.run.observer import NullObserver
 from twofold.run.run import OUTCOMES_BYTES, Run
 from twofold.run.timers import Timers
-from twofold.stream.waiting_rows import CollectedEvent
+from twofold.stream.source_transaction import CollectedEvent
 from twofold_avro.errors import MalformedRow
 from twofold_common.positions import Lsn, PreparedIdentity
 

@@ -23,7 +23,7 @@ from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream import gathered_run
 from twofold.stream.collector import Collector
-from twofold.stream.waiting_rows import CollectedEvent
+from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.told_tables import ToldTables
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -162,8 +162,8 @@ class World:
                 pass
         if collected.batch is not None:
             self.group += values(collected.batch)
-        if collected.prepared is not None:
-            self.waiting[collected.prepared.identity] = collected.prepared.rows
+        if collected.transaction is not None:
+            self.waiting[collected.transaction.identity] = collected.transaction
         self.tell(collected.event)
 
     def tell(self, event: events.Event) -> None:
@@ -343,7 +343,7 @@ def test_of_more_than_the_pool_each_is_announced_at_its_time_while_nothing_is_re
     collect_from(collector, [Record("P", 2, 1, 30)], ts_ms=50)
 
     def announced(ms: int) -> list[tuple[int, int]]:
-        prepared = [each for each in collector.announce_drained(ms, in_doubt=2) if each.prepared]
+        prepared = [each for each in collector.announce_drained(ms, in_doubt=2) if each.transaction]
         return [(each.event.identity.xid, each.held_ms) for each in prepared]  # type: ignore[union-attr]
 
     assert (announced(1999), announced(2000), announced(2050)) == ([], [(1, 2000)], [(2, 2000)])

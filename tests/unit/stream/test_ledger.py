@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from twofold import gids
 from twofold.bridge.actions import LedgerState
+from twofold.kafka.row_batch import RowBatch
+from twofold.source.messages import Prepare
 from twofold.stream import bookkeeping_records as module
 from twofold.stream.bookkeeping_records import Ledger
-from twofold.stream.waiting_rows import PreparedRows
+from twofold.stream.source_transaction import SourceTransaction
+from twofold.tables.table_version import TransactionInfo
 from twofold_avro.records import Prepared
 from twofold_common.positions import Lsn, PreparedIdentity
 
 
-class NoRows:
-    records = 1
-
-
-def prepared(xid: int) -> PreparedRows:
-    identity, rows = PreparedIdentity(xid, "x"), NoRows()
-    return PreparedRows(identity, Lsn(xid), 0, rows, (), gids.parse("x"))  # type: ignore[arg-type]
+def prepared(xid: int) -> SourceTransaction:
+    identity = PreparedIdentity(xid, "x")
+    info = TransactionInfo(xid, 0, identity.downstream_id(Lsn(xid)), "x")
+    transaction = SourceTransaction(info, RowBatch(), spool=None)  # type: ignore[arg-type]
+    transaction.prepare = Prepare(Lsn(xid), Lsn(xid + 1), 0, identity)
+    return transaction
 
 
 def key(xid: int) -> str:

@@ -27,7 +27,7 @@ from twofold.source import messages as m
 from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream.collector import Collector
-from twofold.stream.waiting_rows import CollectedEvent
+from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.table_version import CHANGED_SHAPE
 from twofold.tables.tables import Tables
 from twofold.tables.topic_mismatch import TopicRestart
@@ -330,10 +330,10 @@ def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
     [collected] = collect(here, prepared(*items))
     assert isinstance(collected.event, events.PrepareRead)
     assert collected.event.park_reason == CHANGED_SHAPE
-    assert collected.prepared is not None
-    assert collected.prepared.rows.records == 2 + 6, "a truncate is in every partition"
+    assert collected.transaction is not None
+    assert collected.transaction.records == 2 + 6, "a truncate is in every partition"
     with pytest.raises(Refused, match="the message key"):
-        here.settle(collected.prepared.rows.provisional)
+        here.settle(collected.transaction.provisional)
 
 
 def starting_over(registry: Registry) -> tuple[Tables, Columns, Columns]:
@@ -382,14 +382,14 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
     [waits] = collect(here, prepared(*both))
     assert isinstance(waits.event, events.PrepareRead)
     assert waits.event.park_reason == CHANGED_SHAPE
-    assert waits.prepared is not None
-    assert waits.prepared.topics == (TOPIC,)
-    here.settle(waits.prepared.rows.provisional)
-    [rows] = waits.prepared.rows.batches()
+    assert waits.transaction is not None
+    assert waits.transaction.topics == (TOPIC,)
+    here.settle(waits.transaction.provisional)
+    [rows] = waits.transaction.batches()
     assert set(rows.topics) == {VOID, TOPIC}
     ends(here, TOPIC)
     with pytest.raises(then):
-        here.settle(waits.prepared.rows.provisional)
+        here.settle(waits.transaction.provisional)
     with pytest.raises(then):
         collect(here, transaction(5, said(before), insert(b"5", b"50")))
 
@@ -424,9 +424,9 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
     assert here.pins[TOPIC].is_passed_over
     assert here.pins[TOPIC].oid == OID
     [waits] = collect(here, prepared(said(before), insert(b"2", b"20"), said(after), insert(b"2", b"21")))
-    assert waits.prepared is not None
-    here.settle(waits.prepared.rows.provisional)
-    assert [batch.topics for batch in waits.prepared.rows.batches()] == [()]
+    assert waits.transaction is not None
+    here.settle(waits.transaction.provisional)
+    assert [batch.topics for batch in waits.transaction.batches()] == [()]
     next_run = tables(registry, here.pins.take_unwritten(), relation(before))
     with pytest.raises(TopicRestart):
         collect(next_run, transaction(3, said(before), insert(b"3", b"30")))
@@ -471,10 +471,10 @@ def test_a_table_that_was_renamed_and_back_starts_over(
     away = [said(columns, b"x"), insert(b"1", b"11"), said(columns), insert(b"1", b"12")]
     if begins is None:
         [waits] = collect(here, prepared(*away))
-        assert waits.prepared is not None
+        assert waits.transaction is not None
         assert here.pins[TOPIC].is_passed_over
         with pytest.raises(TopicRestart):
-            here.settle(waits.prepared.rows.provisional)
+            here.settle(waits.transaction.provisional)
     else:
         with pytest.raises(TopicRestart):
             collect(here, begins(2, *away))

@@ -1,0 +1,155 @@
+"""`SourceTransaction`: a transaction of the source with its rows, from its first message until
+Kafka has them or they are dropped.
+
+Rows that are sent when the transaction has ended are finished when they come. Those of a plain
+transaction go straight into the batch that it shares with its neighbours. Those of a prepared one
+are kept in a batch of its own, and in the spool once they are many or once the bridge hears of the
+transaction. `streamed` has transactions whose rows are sent while they are in progress.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from twofold.bridge.events import Event
+from twofold.descriptions.told_table import ToldTable
+from twofold.kafka.row_batch import RowBatch, Settled
+from twofold.source import messages as m
+from twofold.spool import Spool, SpooledRows
+from twofold.tables.table_version import TableVersion, TransactionInfo
+from twofold.tables.told_tables import NOTHING_TOLD, Told
+from twofold_avro.records import PreparedOutcome
+from twofold_avro.transcode import TransactionHeader
+from twofold_common.positions import Lsn, PreparedIdentity
+
+CHUNK_BYTES = 1 << 17
+"""The size of a piece that goes into the spool, and is completed and handed over when it leaves.
+
+It stays in a core's own cache between the two. A megabyte took half as long again
+(docs/inside/measurements).
+"""
+
+
+@dataclass(slots=True, eq=False)
+class SourceTransaction:
+    """One transaction. The thread that reads fills it, and `complete` is the end of that. Then the
+    worker's thread reads its rows, chunk by chunk.
+    """
+
+    info: TransactionInfo
+    batch: RowBatch
+    """The rows that are not in the spool. Plain transactions share one batch."""
+    spool: Spool
+    begun: m.Begin | m.BeginPrepare | None = None
+    """The message that began the transaction; None if the transaction is streamed."""
+    bytes_max: int = CHUNK_BYTES
+    """A larger batch is handed over, or spilled, at once."""
+    skipped: bool = False
+    """Whether Kafka has the transaction."""
+    header: TransactionHeader = field(init=False)
+    is_prepared: bool = field(init=False)
+    tables: dict[TableVersion, None] = field(default_factory=dict)
+    event_topics: dict[str, None] = field(default_factory=dict)
+    """The topics of the transaction's events and logical messages."""
+    told: dict[int, ToldTable] = field(default_factory=dict)
+    """What the transaction's DDL messages tell of tables."""
+    rows: int = 0
+    """The number of changes."""
+    handed_over: bool = False
+    """Whether some of the transaction's rows have gone to the batch."""
+    prepare: m.Prepare | m.StreamPrepare | None = None
+    """The message that ended a prepared transaction, once read."""
+    read_ms: int = 0
+    """When PREPARE was read, if the transaction is kept unannounced after it."""
+    records: int = 0
+    """The number of records in the spool. A delete has two, a truncate one in each partition."""
+    spooled_bytes: int = 0
+    provisional: tuple[TableVersion, ...] = ()
+    """The tables whose shape was not committed when the transaction was complete. They must be
+    committed before `batches`.
+    """
+    topics: tuple[str, ...] = ()
+    """All topics of the transaction, once complete."""
+    spooled: SpooledRows | None = None
+
+    def __post_init__(self) -> None:
+        self.header = self.info.header()
+        self.is_prepared = isinstance(self.begun, m.BeginPrepare)
+
+    @property
+    def identity(self) -> PreparedIdentity:
+        assert self.prepare is not None, "its PREPARE was read"
+        return self.prepare.identity
+
+    @property
+    def prepare_lsn(self) -> Lsn:
+        assert self.prepare is not None, "its PREPARE was read"
+        return self.prepare.prepare_lsn
+
+    @property
+    def downstream_id(self) -> str:
+        assert self.info.transaction_id is not None, "its PREPARE was read"
+        return self.info.transaction_id
+
+    def spill(self) -> None:
+        """Move the rows into the spool."""
+        self.records += self.batch.records
+        self.spooled_bytes += self.batch.bytes
+        self._append_spooled(self.batch.to_bytes())
+        self.batch = RowBatch()
+
+    def complete(self) -> None:
+        """Spill all rows, and note which tables and topics they have."""
+        self.spill()
+        self.provisional = tuple(table for table in self.tables if not table.committed)
+        self.topics = (*(dict.fromkeys(table.topic for table in self.tables if not table.void) | self.event_topics),)
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Yield the rows of the spool in order; may be called more than once."""
+        settled = [
+            Settled(table.topic, table.provisional_id, *table.registered_ids, table.partitions, table.keyless)
+            for table in self.provisional
+            if not table.void
+        ]
+        passed_over = [table.passed_over for table in self.provisional if table.passed_over is not None]
+        for chunk in self._spooled_chunks():
+            batch = RowBatch.from_bytes(chunk)
+            for topic in passed_over:
+                batch.take_topic(topic)
+            batch.settle(settled)
+            yield batch
+
+    def drop(self) -> None:
+        """Forget the rows of the spool."""
+        if self.spooled is not None:
+            self.spooled.drop()
+
+    def _append_spooled(self, chunk: bytes) -> None:
+        if self.spooled is None:
+            self.spooled = self.spool.new()
+        self.spooled.append(chunk)
+
+    def _spooled_chunks(self) -> Iterator[bytes]:
+        return self.spooled.chunks() if self.spooled is not None else iter(())
+
+
+class CollectedEvent(NamedTuple):
+    """An event of the bridge, with the rows that the bridge does not see."""
+
+    event: Event
+    batch: RowBatch | None = None
+    """Rows for the main producer, to be produced before the event's actions."""
+    transaction: SourceTransaction | None = None
+    """A complete transaction. If it is prepared, it is kept until its outcome; otherwise its rows
+    are for the main producer, as those of `batch` are.
+    """
+    at_us: int = 0
+    """The source's time of the commit, prepare or rollback."""
+    held_ms: int = 0
+    """How long ago its PREPARE was read."""
+    outcomes: tuple[PreparedOutcome, ...] = ()
+    """The committed prepared transactions of a run, for the commit record."""
+    told: Told = NOTHING_TOLD
+    """What the committed transactions' DDL messages tell of tables."""
