@@ -84,7 +84,7 @@ def test_in_doubt(bank: Installation, url: str, browser: Browser) -> None:
     looks(browser, url, "in-doubt", has("In doubt: 2", "<b>first</b>", "second", "parked"), judge)
     bank.sql("COMMIT PREPARED '<b>first</b>'", "ROLLBACK PREPARED 'second'")
     with browser.page(url) as page:
-        page.wait_for(has("In doubt: nothing", "Settled last", "committed", "rolled back"))
+        page.wait_for(has("In doubt: nothing", "Ended last", "committed", "rolled back"))
 
 
 def test_behind(bank: Installation, browser: Browser) -> None:

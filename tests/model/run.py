@@ -305,7 +305,7 @@ class Model:
         check(world.kafka.committed == len(self.sink.expected), "committed in the source, and not in Kafka")
         check(not world.kafka.tail, "a Kafka transaction is left open")
         check(
-            not bridge.prepared and not bridge.held and not bridge.unanswered and not bridge.batch,
+            not bridge.prepared and not bridge.slots_in_use and not bridge.unanswered and not bridge.batch,
             "a prepared transaction has not ended",
         )
         check(not world.kafka.ledger, "the ledger has one in doubt that has ended")

@@ -86,7 +86,7 @@ def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> Sta
     state = state.moved(entry, Phase.OPENING, acknowledged=False)
     return state._replace(
         free=tuple(free),
-        held=(*state.held, (identity, slot)),
+        slots_in_use=(*state.slots_in_use, (identity, slot)),
         due=state.due.without(entry.prepare_lsn),
         unnoted=state.unnoted.put(entry.prepare_lsn, identity),
     )
@@ -137,8 +137,10 @@ def committed(state: State, identity: PreparedIdentity, applied_lsn: Lsn, out: l
 
 def release(state: State, identity: PreparedIdentity) -> State:
     """Free the transaction's slot number."""
-    freed = tuple(slot for holder, slot in state.held if holder == identity)
-    return state._replace(free=state.free + freed, held=tuple(each for each in state.held if each[0] != identity))
+    freed = tuple(slot for holder, slot in state.slots_in_use if holder == identity)
+    return state._replace(
+        free=state.free + freed, slots_in_use=tuple(each for each in state.slots_in_use if each[0] != identity)
+    )
 
 
 def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
@@ -221,7 +223,7 @@ def _discard(state: State, entry: Prepared, out: list[Action]) -> State:
 
 
 def _slot(state: State, identity: PreparedIdentity) -> int:
-    return next(slot for holder, slot in state.held if holder == identity)
+    return next(slot for holder, slot in state.slots_in_use if holder == identity)
 
 
 def _prepared_twice(event: PrepareRead) -> Refuse:

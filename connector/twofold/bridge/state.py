@@ -149,7 +149,7 @@ class State(NamedTuple):
     flush: Lsn
     sequence: int  # the last one given out
     free: tuple[int, ...]  # slot numbers, the one unused for longest first
-    held: tuple[tuple[PreparedIdentity, int], ...] = ()
+    slots_in_use: tuple[tuple[PreparedIdentity, int], ...] = ()
     """Slot numbers in use, each from its OpenPrepared until the worker has answered its end."""
     prepared: TransactionsInDoubt = TransactionsInDoubt()  # without an outcome
     unannounced: Lsn = NO_PREPARE  # the oldest prepare that was read and is not among these

@@ -2,7 +2,7 @@
 
 `init_transactions` runs for every id that the connector may have used, the first main id first.
 Every older holder's calls then fail, and its open transactions are aborted. What Kafka has
-forgotten to end is settled (`lost_ends`): in the bookkeeping before the first commit, in the topics
+forgotten to end is aborted (`lost_ends`): in the bookkeeping before the first commit, in the topics
 of rows at the end. A takeover record follows, committed through the first main id: of two instances
 that fence at once, the loser learns it here. Only then is the progress read. Before the fence, that
 could be the progress before a predecessor's last commit.
@@ -72,7 +72,7 @@ def fence(
         while True:
             wanted = [first, second, *map(names.prepared_id, range(ids_in_use))]
             _fence_ids(producers, wanted[len(producers) :], settings, watch)
-            lost_ends.settle_bookkeeping(producers)
+            lost_ends.abort_forgotten_in_bookkeeping(producers)
             token = uuid.uuid4().hex
             try:
                 _take_over(producers[0], names, token)
@@ -92,7 +92,7 @@ def fence(
                 break
             _log.info("the last progress names a pool of %d producers: fencing those beyond %d", used, ids_in_use)
             ids_in_use = used
-        lost_ends.settle_rows(producers)
+        lost_ends.abort_forgotten_rows(producers)
         check = OpenCheck(settings, watch)
     except BaseException:
         close_quietly(producers)

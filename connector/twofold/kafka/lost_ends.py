@@ -132,13 +132,15 @@ class LostEnds:
         self._confirmed = confirmed
         self._timeout_s = timeout_s
 
-    def settle_bookkeeping(self, producers: Sequence[TransactionalProducer]) -> None:
+    def abort_forgotten_in_bookkeeping(self, producers: Sequence[TransactionalProducer]) -> None:
         """Return when nothing is open there. `producers` are initialised."""
-        self._settle([place for place in self._places if place.topic in self._names.bookkeeping], producers)
+        self._abort_forgotten([place for place in self._places if place.topic in self._names.bookkeeping], producers)
 
-    def settle_rows(self, producers: Sequence[TransactionalProducer]) -> None:
+    def abort_forgotten_rows(self, producers: Sequence[TransactionalProducer]) -> None:
         """Return when nothing is open in the other topics: `producers` are all ids that wrote."""
-        self._settle([place for place in self._places if place.topic not in self._names.bookkeeping], producers)
+        self._abort_forgotten(
+            [place for place in self._places if place.topic not in self._names.bookkeeping], producers
+        )
 
     @cached_property
     def _places(self) -> list[PartitionId]:
@@ -147,7 +149,7 @@ class LostEnds:
         others = tuple(f"{prefix}." for prefix in other_prefixes({place.topic for place in places}, self._names))
         return [place for place in places if not place.topic.startswith(others)]
 
-    def _settle(self, places: list[PartitionId], producers: Sequence[TransactionalProducer]) -> None:
+    def _abort_forgotten(self, places: list[PartitionId], producers: Sequence[TransactionalProducer]) -> None:
         before: Hung = {}
         while hung := self._await_stable(places):
             forgotten = self._investigate()

@@ -163,7 +163,7 @@ def _branches_of(listed: Iterable[_Listed]) -> list[Key]:
     return [found.key for found in listed if found.each.global_id and found.each.age_s > BRANCHES_ASKED_S]
 
 
-def list_settled(view: ActivityView) -> list[dict[str, Any]]:
+def list_ended(view: ActivityView) -> list[dict[str, Any]]:
     """Return the prepared transactions that have an outcome, newest first."""
     return [_bar(span) for span in reversed(view.in_doubt.past)]
 

@@ -2,7 +2,7 @@
 const TICKS = [[1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"], [86400, "1 d"], [604800, "7 d"], [2592000, "30 d"]];
 const BARS = 30;
 function drawDoubt(s) {
-  const shown = s.in_doubt.slice(0, BARS), past = s.settled.filter(m => m.ended_at - m.read_at > 1).slice(0, 5);
+  const shown = s.in_doubt.slice(0, BARS), past = s.ended.filter(m => m.ended_at - m.read_at > 1).slice(0, 5);
   const known = !s.path.source_error && s.path.source_lsn;
   put($("h-doubt"), s.in_doubt.length ? `In doubt: ${s.in_doubt.length}` : known ? "In doubt: nothing" : "In doubt: not known");
   if (!shown.length && !past.length) { fill($("bars"), h("span", { class: "soft" }, known ? "Every prepared transaction has its outcome." : "PostgreSQL does not answer.")); return; }
@@ -11,13 +11,13 @@ function drawDoubt(s) {
   const scale = { at, end, hold_s: s.hold_s, doubt_s: s.doubt_s };
   const ticks = TICKS.filter(([t]) => at(t) < 93).filter(([t], i, all) => i === 0 || at(t) - at(all[i - 1][0]) > 7);
   if (!$("live-bars")) fill($("bars"), h("div", { class: "legend" }), h("div", { id: "live-bars" }), h("div", { class: "bar axis-row", "aria-hidden": "true" }), h("div", { class: "soft" }), h("div", { class: "soft" }), h("div", { id: "past-bars" }));
-  const [legend, live, axis, more, settled, ended] = $("bars").children;
+  const [legend, live, axis, more, last, ended] = $("bars").children;
   fill(legend, h("span", {}, h("i"), "open: the rows are in Kafka, unseen"), h("span", {}, h("i", { class: "k-park" }), "parked: readers go on, the rows wait here"), h("span", {}, h("i", { class: "k-hold" }), `hold, ${time(s.hold_s)}`), h("span", {}, h("i", { class: "k-doubt" }), `too long, ${time(s.doubt_s)}`));
   keyed(live, shown, m => `${m.xid} ${m.gid}`, makeBar, (node, m) => updateBar(node, m, s.now - m.prepared_at, false, scale));
   fill(axis, h("div"), h("div", { class: "axis" }, ...ticks.map(([t, label]) => h("span", { style: `left:${at(t)}%` }, label)), h("span", { style: "left:100%" }, "age")));
   const unread = s.branches_unread.length ? `Not looked at for other branches: ${s.branches_unread.join("; ")}.` : "";
   put(more, [s.in_doubt.length > BARS ? `And ${s.in_doubt.length - BARS} younger ones: twofold prepared list.` : "", shown.length ? "The outcome is the coordinator’s to decide. A bar opens to the statements that a person could run." : "", unread].filter(Boolean).join(" "));
-  put(settled, past.length ? "Settled last:" : "");
+  put(last, past.length ? "Ended last:" : "");
   keyed(ended, past, m => `${m.xid} ${m.gid}`, makeBar, (node, m) => updateBar(node, { ...m, prepared_at: m.read_at }, m.ended_at - m.read_at, true, scale));
 }
 const makeBar = () => h("details", { class: "bar" }, h("summary", {}, h("div", { class: "gid mono" }), h("div", { class: "track", role: "img" }, h("span"), h("span"), h("em"), h("em", { class: "doubt" })), h("small", { class: "num", "aria-hidden": "true" })), h("div", { class: "facts" }));

@@ -16,7 +16,7 @@ from twofold.watch.activity import Activity
 from twofold.watch.activity_view import ActivityView
 from twofold.watch.cause import find_cause
 from twofold.watch.history import INTERVAL_S, Sample
-from twofold.watch.in_doubt_answers import InDoubtAnswers, list_settled
+from twofold.watch.in_doubt_answers import InDoubtAnswers, list_ended
 from twofold.watch.sampler import Sampler
 from twofold.watch.server import Health
 from twofold.watch.table_counts import TableCount
@@ -116,7 +116,7 @@ def take_snapshot(
         "doubt_s": config.prepared.doubt_warning,
         "in_doubt": in_doubt.list_all(view, sampler.source, now),
         "branches_unread": list(in_doubt.unread),
-        "settled": list_settled(view),
+        "ended": list_ended(view),
         "holders": [
             {**asdict(each), "confirmed_lsn": _lsn(each.confirmed_lsn), "own": each.slot == config.slot}
             for each in (sampler.source.holders if sampler.source else ())

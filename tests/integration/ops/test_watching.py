@@ -71,7 +71,7 @@ def test_metrics_count_what_was_committed(bank: Installation, port: int) -> None
 
 
 @pytest.mark.core
-def test_a_prepared_transaction_is_seen_open_then_parked_then_settled(bank: Installation, port: int) -> None:
+def test_a_prepared_transaction_is_seen_open_then_parked_then_ended(bank: Installation, port: int) -> None:
     parked_before = value(port, "twofold_prepared_total", state="parked")
     bank.prepare("a<b>", "INSERT INTO account VALUES (2000, 0, 'x')")
     wait_until(lambda: [(m["gid"], m["state"], m["rows"]) for m in status(port)["in_doubt"]] == [("a<b>", "open", 1)])
@@ -80,8 +80,8 @@ def test_a_prepared_transaction_is_seen_open_then_parked_then_settled(bank: Inst
     assert parked["parked_at"] - parked["opened_at"] == pytest.approx(1, abs=0.9)
     wait_until(lambda: status(port)["in_doubt"][0]["owner"] == bank.ask("SELECT current_user"))
     bank.sql("COMMIT PREPARED 'a<b>'")
-    settled = wait_until(lambda: [m for m in status(port)["settled"] if m["gid"] == "a<b>"])[0]
-    assert (settled["gid"], settled["outcome"]) == ("a<b>", "committed")
+    ended = wait_until(lambda: [m for m in status(port)["ended"] if m["gid"] == "a<b>"])[0]
+    assert (ended["gid"], ended["outcome"]) == ("a<b>", "committed")
     wait_until(lambda: not status(port)["in_doubt"])
     assert value(port, "twofold_prepared_total", state="parked") == parked_before + 1
 

@@ -80,7 +80,7 @@ def test_open_one_commits_by_itself_behind_the_group() -> None:
     assert done == [CommitMain(9, Lsn(130), 1, 1), CommitOpenPrepared(A, 0, 10, Lsn(140), Lsn(130), in_ledger=False)]
     state, done = run(state, committed(130), PreparedCommitted(A, Lsn(140)))
     assert done == [Forget(A)]
-    assert (state.flush, state.held, len(state.prepared)) == (140, (), 0)
+    assert (state.flush, state.slots_in_use, len(state.prepared)) == (140, (), 0)
 
 
 def test_outcome_read_before_the_opening_joins_the_group() -> None:
