@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from twofold.errors import SetupError, UsageError
 from twofold.stack import server_files
-from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+from twofold.stack.process import LOOPBACK, GuardedProcess, LocalServer, choose_port
 from twofold_common import artifacts, java
 
 SMALL_JVM: Final = ("-Xms64m", "-Xmx320m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -45,7 +45,7 @@ Configuration:
 """
 
 
-class KafkaNode:
+class KafkaNode(LocalServer):
     """One broker-and-controller of a cluster."""
 
     def __init__(
@@ -64,7 +64,6 @@ class KafkaNode:
         self.port = port
         self.controller_port = controller_port
         self.front = front or port
-        self._process: GuardedProcess | None = None
 
     @property
     def address(self) -> str:
@@ -78,11 +77,6 @@ class KafkaNode:
     @property
     def voter(self) -> str:
         return f"{self.number}@{LOOPBACK}:{self.controller_port}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the node was started"
-        return self._process.pid
 
     def launch(self, settings: Mapping[str, str], cluster_id: str) -> GuardedProcess:
         """Format new storage and start the node; it is not ready yet."""
@@ -123,15 +117,6 @@ class KafkaNode:
         shutil.copyfile(kept, data / _FEATURES)
         ids = {"cluster.id": cluster_id, "directory.id": _make_id(), "node.id": self.number, "version": 1}
         (data / "meta.properties").write_text("".join(f"{name}={value}\n" for name, value in ids.items()))
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-
-    def kill(self) -> None:
-        """Send kill -9."""
-        if self._process is not None:
-            self._process.kill()
 
 
 class KafkaCluster:

@@ -23,7 +23,7 @@ import psycopg
 
 from twofold.errors import SetupError, UsageError
 from twofold.stack import server_files
-from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+from twofold.stack.process import LOOPBACK, GuardedProcess, LocalServer, choose_port
 
 OLDEST: Final = 15
 SETTINGS: Final[Mapping[str, str]] = {
@@ -47,8 +47,8 @@ class Binaries:
     bin: Path
 
 
-class PostgresServer:
-    """One server: data, port and log stay the same over stop, kill and start."""
+class PostgresServer(LocalServer):
+    """One server: data, port and log stay the same."""
 
     def __init__(
         self,
@@ -63,18 +63,12 @@ class PostgresServer:
         self._data = folder / "data"
         self._wanted_version = version
         self._settings = {**SETTINGS, **(settings or {})}
-        self._process: GuardedProcess | None = None
         self._user = server_files.server_user()
         self.port = choose_port(port, "PostgreSQL")
         self.version = 0
 
     def dsn(self, dbname: str = "postgres") -> str:
         return f"host={LOOPBACK} port={self.port} user=postgres dbname={dbname}"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the server was started"
-        return self._process.pid
 
     def start(self) -> None:
         """Start the server, and return when SQL is answered."""
@@ -102,16 +96,6 @@ class PostgresServer:
             environment={"LC_ALL": "C", "TZ": "UTC"},
         )
         self._process.wait_until(self._answers, seconds=60)
-
-    def stop(self) -> None:
-        """Shut down fast: sessions are ended, WAL is flushed."""
-        if self._process is not None:
-            self._process.stop()
-
-    def kill(self) -> None:
-        """Send kill -9 to the postmaster and all backends."""
-        if self._process is not None:
-            self._process.kill()
 
     def restart(self) -> None:
         self.stop()

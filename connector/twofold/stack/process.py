@@ -104,6 +104,27 @@ class GuardedProcess:
         return lines[-1][:400] if lines else "it said nothing"
 
 
+class LocalServer:
+    """A server that runs as one process at a time, and keeps its data over stop, kill and start."""
+
+    _process: GuardedProcess | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server was started"
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it in order. PostgreSQL ends its sessions and flushes WAL."""
+        if self._process is not None:
+            self._process.stop()
+
+    def kill(self) -> None:
+        """Send kill -9; what it leaves ends too."""
+        if self._process is not None:
+            self._process.kill()
+
+
 def choose_port(wanted: int | None, server: str) -> int:
     """Return the wanted port if it is free, else a free one outside the range of outgoing
     connections.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from twofold.stack import server_files
-from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
+from twofold.stack.process import LOOPBACK, GuardedProcess, LocalServer, choose_port
 from twofold_common import java
 from twofold_common.http_client import open_url
 
@@ -20,13 +20,12 @@ _READY_SUBJECT: Final = "twofold-stack-ready"
 _START_S: Final = 120
 
 
-class RegistryServer:
-    """One registry: data, port and log stay the same over stop, kill and start."""
+class RegistryServer(LocalServer):
+    """One registry: data, port and log stay the same."""
 
     def __init__(self, folder: Path, *, port: int | None = None) -> None:
         self.folder = folder
         self.log = folder / "registry.log"
-        self._process: GuardedProcess | None = None
         self.port = choose_port(port, "the registry")
 
     @property
@@ -37,11 +36,6 @@ class RegistryServer:
     @staticmethod
     def address(port: int) -> str:
         return f"http://{LOOPBACK}:{port}/apis/ccompat/v7"
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, "the registry was started"
-        return self._process.pid
 
     def start(self) -> None:
         """Start it, and return when a schema has been registered."""
@@ -68,15 +62,6 @@ class RegistryServer:
             log=self.log,
         )
         self._process.wait_until(self._registers, seconds=_START_S)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-
-    def kill(self) -> None:
-        """Send kill -9."""
-        if self._process is not None:
-            self._process.kill()
 
     def restart(self) -> None:
         self.stop()
