@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from psycopg import sql
 
 from twofold.config import Config
-from twofold.doctor import outbox, policy, settings, stale
+from twofold.doctor import outbox, policy, settings
 from twofold.doctor.finding import Finding, Severity, finder, start_over
 from twofold.doctor.tables import published
-from twofold.errors import SetupError, Unreachable
+from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.gids import describe
 from twofold.inspect.in_doubt import from_postgres
+from twofold.inspect.status_report import read_progress, stale_tables
 from twofold.run.initialisation import wanted_publication
 from twofold.run.source_settings import source_use
 from twofold.source import ddl_messages, identity, publishable, standby
@@ -75,7 +76,7 @@ def examine(config: Config) -> Iterator[Finding]:
         yield from outbox.examine(config, connection)
         yield from policy.examine(config, connection, initialised=source.slot is not None)
         if source.slot is not None:
-            yield from stale.examine(config)
+            yield from find_stale(config)
     wanted = wanted_publication(config)
     if source.slot is None and wanted is not None:
         for found in publishable.examine(config.conninfo, config.publication, wanted):
@@ -294,3 +295,22 @@ _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
     _version,
     _ddl_messages,
 )
+
+
+def find_stale(config: Config) -> Iterator[Finding]:
+    """Name tables whose topics may lack what PostgreSQL did not send, by the connector's pins.
+
+    Yield nothing where Kafka's records cannot be read: Kafka's own part says why.
+    """
+    try:
+        recovered = read_progress(config)
+    except TwofoldError:
+        return
+    for each in stale_tables(recovered):
+        yield _finding(
+            "stale",
+            Severity.SHOULD,
+            f"the topic of table {each.table} may be stale: {each.reason}",
+            "its readers, and every mirror, may have rows that the table does not have",
+            each.repair,
+        )

@@ -10,8 +10,7 @@ from dataclasses import replace
 from twofold.config import Config
 from twofold.doctor.cluster import CALL_S_MAX
 from twofold.doctor.finding import Finding, Severity, finder
-from twofold.group.frontiers import last_frontiers
-from twofold.group.member_commits import missing_members
+from twofold.group.member_commits import last_frontiers, missing_members
 from twofold.kafka.kafka_settings import kafka_settings, registry_settings
 from twofold.kafka.schema_registry import Registry
 from twofold_avro.records import Frontier

@@ -21,7 +21,7 @@ from twofold.kafka.names import read_commit_key
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
 from twofold_avro.names import TopicNames
-from twofold_avro.records import Commit, Progress
+from twofold_avro.records import Commit, Frontier, Progress
 
 _TAIL = 64
 """Commit records are followed from this far before the end: what came between the two reads."""
@@ -104,3 +104,12 @@ class MemberCommits:
     def close(self) -> None:
         if self._follower is not None:
             self._follower.close()
+
+
+def last_frontiers(settings: KafkaSettings, registry: Registry, prefixes: Iterable[str]) -> dict[str, Frontier]:
+    """Return the last frontier by prefix; a member without one is left out."""
+    reader, decoder = TopicReader(settings), Decoder(registry)
+    prefix_of = {TopicNames(prefix).frontiers: prefix for prefix in prefixes}
+    topics = reader.partitions_of(prefix_of)
+    last = {each.topic() or "": each for each in reader.read(reader.visible(topics)) if each.value() is not None}
+    return {prefix_of[topic]: decoder.decode_message(Frontier, each) for topic, each in last.items()}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from twofold.errors import RunEnded
-from twofold.lives import barrier
+from twofold.lives import load_life
 from twofold.lives.load_progress import LoadProgress
 from twofold.loads.chunk import (
     Chunk,
@@ -155,7 +155,7 @@ class Loader:
         is_first_check = load.holders is None
         if is_first_check and reader.wait_for_all():
             return True
-        blocking = barrier.blocking(
+        blocking = load_life.blocking(
             {name: (holder.xid or 0, holder.gid or "") for name, holder in holders.items()},
             load.holders,
             resumed=load.resumed,

@@ -14,7 +14,7 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.topics import fold
 from twofold.config import load
-from twofold.doctor import stale
+from twofold.doctor import postgres
 from twofold.inspect.status_report import read_status
 from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
@@ -198,7 +198,7 @@ def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.Lo
             publication.format(""), "DELETE FROM p.leaf WHERE id = 1", publication.format(", update, delete, truncate")
         )
         wait_until(lambda: "p.leaf" in {each.table for each in read_status(load(here.file)).stale}, 30, "it is named")
-        assert any("table p.leaf may be stale" in found.what for found in stale.examine(load(here.file)))
+        assert any("table p.leaf may be stale" in found.what for found in postgres.find_stale(load(here.file)))
     walk.change("away")
     with here.carrying():
         here.caught_up()

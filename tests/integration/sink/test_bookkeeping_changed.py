@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from integration.sink.sink_ground import Ground, eventually
 from twofold.errors import RunEnded
-from twofold.group.frontiers import last_frontiers
 from twofold.group.ledgers import Ledgers
+from twofold.group.member_commits import last_frontiers
 from twofold.kafka.progress import ProgressReader
 from twofold.kafka.schema_registry import register_fixed
 from twofold.kafka.topic_reader import Bounds, PartitionId, TopicReader

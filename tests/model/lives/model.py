@@ -25,7 +25,7 @@ from model.logs import check
 from model.world import Numbers
 from twofold.bridge import actions, events, initial, step
 from twofold.kafka import names
-from twofold.lives import barrier, load_life, topic_life
+from twofold.lives import load_life, topic_life
 from twofold.lives.exchanged import NO_COMMAND, CarryOut, LoadCommand, WatchTopic
 from twofold.lives.load_life import LoadLife
 from twofold.lives.load_progress import LoadProgress
@@ -207,7 +207,7 @@ class LivesModel:
         assert world.connector is not None
         holders = self.script.holders(world.source, self.tables[table])
         delivered = {(e.identity.xid, e.identity.gid) for e in world.connector.bridge.prepared}
-        blocking = barrier.blocking(holders, load.holders, resumed=load.resumed, delivered=delivered)
+        blocking = load_life.blocking(holders, load.holders, resumed=load.resumed, delivered=delivered)
         return load._replace(holders=blocking, through=not blocking)
 
     def _chunk(self, world: World, progress: LoadProgress, table: int, end: Lsn) -> Chunk:

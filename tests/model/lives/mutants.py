@@ -13,7 +13,7 @@ from model.lives.scenarios import BY_NAME
 from model.lives.source import Scenario
 from twofold.bridge import prepared
 from twofold.kafka import names
-from twofold.lives import barrier, load_life, topic_life
+from twofold.lives import load_life, topic_life
 from twofold.lives.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.lives.load_life import LoadLife, LoadPhase
 from twofold.lives.load_progress import LoadProgress
@@ -50,7 +50,7 @@ _carry_out, _publish, _empty, _continue = (
     topic_life._empty,
     load_life._continue,
 )
-_blocking = barrier.blocking
+_blocking = load_life.blocking
 
 
 def _drop_nothing(memory: ChangeMemory, snapshot: Snapshot) -> DroppedRows:
@@ -155,9 +155,9 @@ MUTANTS = (
     LivesMutant("no key is read again", AHEAD, ((DroppedRows, "unread", _unread_nothing),)),
     LivesMutant("a key that is read again and not visible yet is done", AHEAD, ((DroppedRows, "unread", _unread_among_rows),)),
     LivesMutant("a row's new key is not read again", AHEAD, ((topic_life, "step_topic", _without(topic_life.KeysMoved)),)),
-    LivesMutant("a load begins before its barrier", AHEAD, ((barrier, "blocking", lambda *_, **__: frozenset()),)),
-    LivesMutant("the same, of a table that joins", JOINS, ((barrier, "blocking", lambda *_, **__: frozenset()),)),
-    LivesMutant("a first session does not wait for what the stream has brought", JOINS, ((barrier, "blocking", _for_all),)),
+    LivesMutant("a load begins before its barrier", AHEAD, ((load_life, "blocking", lambda *_, **__: frozenset()),)),
+    LivesMutant("the same, of a table that joins", JOINS, ((load_life, "blocking", lambda *_, **__: frozenset()),)),
+    LivesMutant("a first session does not wait for what the stream has brought", JOINS, ((load_life, "blocking", _for_all),)),
     LivesMutant("prepared transactions are opened", PARKED, ((LivesModel, "park_reason", _no_reason), (prepared, "park", _park_nothing))),
     LivesMutant("those that are open stay open when a load begins", replace(RELOAD, writes={1: "a2"}, script="B1 P1 K1", commands=(("a", "start"),)), ((prepared, "park", _park_nothing),)),
     LivesMutant("an answer to an overtaken command counts", RELOAD, ((load_life, "_continue", _answer_any),)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twofold.lives import barrier
+from twofold.lives import load_life
 from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand, WatchTopic
 from twofold.lives.load_life import (
     BeginReading,
@@ -117,8 +117,8 @@ def test_a_chunk_is_counted() -> None:
 
 def test_the_barrier_waits_for_those_that_were_there_when_it_began() -> None:
     holders = {"1/7": (0, ""), "2/8": (70, "p")}
-    first = barrier.blocking(holders, None, resumed=False, delivered=[(70, "p")])
+    first = load_life.blocking(holders, None, resumed=False, delivered=[(70, "p")])
     assert first == {"1/7", "2/8"}
     later = {"2/8": (70, "p"), "3/9": (0, "")}
-    assert barrier.blocking(later, first, resumed=False, delivered=[(70, "p")]) == {"2/8"}
-    assert barrier.blocking(later, first, resumed=True, delivered=[(70, "p")]) == frozenset()
+    assert load_life.blocking(later, first, resumed=False, delivered=[(70, "p")]) == {"2/8"}
+    assert load_life.blocking(later, first, resumed=True, delivered=[(70, "p")]) == frozenset()
