@@ -24,6 +24,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from twofold_common.http_client import open_url
+from twofold_common.secret_sources import SecretSource
 
 ABSENT: Final = frozenset({40401, 40402, 40403, 40404, 40406})
 """The registry's own error codes for a subject, a version or a schema that it does not have, or has
@@ -59,6 +60,13 @@ def authorization(*, basic: tuple[str, str] | None = None, bearer: str | None = 
     if basic is not None:
         return {"Authorization": "Basic " + base64.b64encode(":".join(basic).encode()).decode()}
     return {}
+
+
+def ask_credentials(user: str | None, password: SecretSource | None, token: SecretSource | None) -> dict[str, str]:
+    """Ask for the secrets of this moment, and make a request's header of them."""
+    if token is not None:
+        return authorization(bearer=token.ask())
+    return authorization(basic=(user, password.ask() if password else "") if user else None)
 
 
 def subject_path(subject: str) -> str:

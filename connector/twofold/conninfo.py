@@ -1,33 +1,33 @@
-"""A connection string whose password comes from a command, and whose server may be a standby."""
+"""A connection string whose password is elsewhere, and whose server may be a standby."""
 
 from __future__ import annotations
 
-from twofold_common.secret_command import SecretCommand
+from twofold_common.secret_sources import SecretSource
 
 
 class Conninfo(str):
     """libpq's connection string, with what its text cannot hold.
 
-    It is text wherever an address is read from it; only who connects asks the command.
+    It is text wherever an address is read from it; only who connects asks for the password.
     """
 
-    __slots__ = ("password_command", "primary")
+    __slots__ = ("password", "primary")
 
-    password_command: SecretCommand | None
-    """The command that gives each connection its password."""
+    password: SecretSource | None
+    """Gives each connection its password."""
     primary: Conninfo | None
     """Where the primary is, if the server is a standby and the configuration says it."""
 
-    def __new__(cls, text: str, password_command: SecretCommand | None, primary: Conninfo | None = None) -> Conninfo:
+    def __new__(cls, text: str, password: SecretSource | None, primary: Conninfo | None = None) -> Conninfo:
         made = super().__new__(cls, text)
-        made.password_command = password_command
+        made.password = password
         made.primary = primary
         return made
 
 
-def password_command_of(conninfo: str) -> SecretCommand | None:
-    """Return the command that gives the password; None if the text has all there is."""
-    return conninfo.password_command if isinstance(conninfo, Conninfo) else None
+def password_of(conninfo: str) -> SecretSource | None:
+    """Return where the password comes from; None if the text has all there is."""
+    return conninfo.password if isinstance(conninfo, Conninfo) else None
 
 
 def primary_of(conninfo: str) -> Conninfo | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -26,6 +27,7 @@ from twofold.watch.activity import Activity
 from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.server import StatusServer, StatusSources, judge_health
 from twofold_common.positions import Lsn
+from twofold_common.secret_sources import SecretFile
 
 
 @pytest.fixture(scope="module")
@@ -262,8 +264,10 @@ def test_no_answer(browser: Browser) -> None:
         page.wait_for(has("The connector does not answer since"))
 
 
-def test_the_token_is_asked_for(bank: Installation, browser: Browser) -> None:
-    with Scene(bank, Clock(time.time())).served("secret") as url:
+def test_the_token_is_asked_for(bank: Installation, browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret")
+    token = SecretFile("status.token_file", tmp_path / "token")
+    with Scene(bank, Clock(time.time())).served(token) as url:
         with browser.page(url) as page:
             page.wait_for(has("asks for its token"))
             page.js("document.getElementById('token').value = 'secret'")

@@ -152,8 +152,8 @@ COMMON: Mapping[str, Walls] = {
     "http_client": Walls(),
     "http_server": Walls(),
     "java": Walls({"artifacts", "errors"}),
-    "registry_http": Walls({"http_client"}),
-    "secret_command": Walls({"errors"}),
+    "registry_http": Walls({"http_client", "secret_sources"}),
+    "secret_sources": Walls({"errors"}),
     "crashes": Walls(),
     "__init__": Walls(),
 }

@@ -1,4 +1,4 @@
-"""`twofold config show|check`: the configuration after file and environment, without secrets."""
+"""`twofold config show|check`: the configuration after file and environment."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from twofold.config import load
+from twofold.errors import Unreachable, UsageError
+from twofold_common.secret_sources import SecretFile
 
 
 @click.group(help="Show or check the configuration.\n\nExample: twofold -c bank.toml config check")
@@ -15,9 +17,7 @@ def command() -> None:
     pass
 
 
-@command.command(
-    help="Print the configuration as JSON, secrets masked, defaults included.\n\nExample: twofold config show"
-)
+@command.command(help="Print the configuration as JSON, defaults included.\n\nExample: twofold config show")
 @click.pass_obj
 def show(config_file: Path | None) -> None:
     click.echo(json.dumps(load(config_file).model_dump(mode="json"), indent=2))
@@ -33,13 +33,17 @@ def check(config_file: Path | None) -> None:
 
     config = load(config_file)
     for reads in (
-        lambda c: c.conninfo,
         lambda c: c.policy.hash_key,
         wanted_publication,
         kafka_settings,
         topic_policy,
         registry_settings,
-        lambda c: c.status.bearer,
     ):
         reads(config)
+    for source in config.secrets:
+        if isinstance(source, SecretFile):
+            try:
+                source.ask()
+            except Unreachable as error:
+                raise UsageError(str(error)) from None
     click.echo(f"configuration of connector {config.name} is usable")

@@ -2,13 +2,13 @@
 
 `load(path)` reads and checks everything once; each folder gets its own part, frozen. An environment
 variable is the setting's path in capitals, joined by two underscores: `TWOFOLD_SOURCE__DSN`,
-`TWOFOLD_PREPARED__HOLD`. Secrets are `SecretStr`, so that no log, error or `config show` prints
-them. Times are seconds, sizes are bytes.
+`TWOFOLD_PREPARED__HOLD`. A secret is in a file, or a command prints it: no setting has one.
+Times are seconds, sizes are bytes.
 """
 
 from __future__ import annotations
 
-from twofold.config.kinds import is_loopback, require_secret_options, secret_command
+from twofold.config.kinds import is_loopback, require_secret_options
 from twofold.config.outbox_settings import OutboxRule
 from twofold.config.reading import Config, load
 from twofold.config.run_settings import (
@@ -40,5 +40,4 @@ __all__ = [
     "is_loopback",
     "load",
     "require_secret_options",
-    "secret_command",
 ]

@@ -1,17 +1,16 @@
-"""Kinds of settings: names, addresses, secrets that may stand in files of their own."""
+"""Kinds of settings: names, addresses, and where secrets come from."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr, StringConstraints
+from pydantic import BaseModel, ConfigDict, StringConstraints, model_validator
 
 from twofold.errors import UsageError
-from twofold_common.secret_command import SecretCommand
+from twofold_common.secret_sources import SecretCommand, SecretFile, SecretSource
 
 _NAME, _PREFIX = r"^[a-z0-9_]{1,40}$", r"^[A-Za-z0-9._-]{1,100}$"
 _HOST = r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
@@ -43,56 +42,35 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _require_content(value: SecretStr) -> SecretStr:
-    if not value.get_secret_value().strip():
-        raise ValueError(_EMPTY)
-    return value
-
-
-_EMPTY = "is empty, and whoever gives no secret would have the right one: give a secret, or remove the setting"
-Secret = Annotated[SecretStr, AfterValidator(_require_content)]
-"""A secret's text. An empty one is refused, because everybody has it."""
-
-
 class Part(BaseModel):
     """A section: no unknown setting, never changed."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-
-def secret(setting: str, value: SecretStr | None, file: Path | None) -> str | None:
-    """Return a setting that may stand in a file of its own."""
-    if file is not None:
-        return first_line(f"{setting}_file", file)
-    return value.get_secret_value() if value else None
-
-
-def secret_command(setting: str, arguments: tuple[str, ...]) -> SecretCommand | None:
-    """Return the command that gives a secret; None without one."""
-    return SecretCommand(setting, arguments) if arguments else None
+    @model_validator(mode="after")
+    def _has_each_secret_once(self) -> Self:
+        for command in type(self).model_fields:
+            file = f"{command.removesuffix('_command')}_file"
+            if command.endswith("_command") and getattr(self, command) and getattr(self, file):
+                raise ValueError(f"has the same secret twice: set one of {file}, {command}")
+        return self
 
 
-def require_one_way(section: str, part: Part, *names: str) -> None:
-    """Refuse a secret that comes from more than one place."""
-    if len(given := [name for name in names if getattr(part, name)]) > 1:
-        raise ValueError(f"{section} has the same secret twice: set one of {', '.join(given)}")
+def secret_source(section: str, part: Part, secret: str) -> SecretSource | None:
+    """Return where a secret of the section comes from; None without one.
 
-
-def first_line(setting: str, path: Path) -> str:
-    """Return the secret that is the first line of the file that the setting names."""
-    try:
-        line = path.read_text().partition("\n")[0]
-    except OSError as error:
-        raise UsageError(f"{setting} names {path}, which cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{setting} names {path}, which is no text in UTF-8: write the secret into it") from None
-    if not line.strip():
-        raise UsageError(f"{setting} names {path}, whose first line {_EMPTY}")
-    return line
+    Settings that end in `_file` and `_command` say it.
+    """
+    file, arguments = (getattr(part, f"{secret}_{way}", None) for way in ("file", "command"))
+    if file:
+        return SecretFile(f"{section}.{secret}_file", file)
+    return SecretCommand(f"{section}.{secret}_command", arguments) if arguments else None
 
 
 def require_secret_options(options: Mapping[str, Any]) -> None:
-    """Refuse secrets among librdkafka's options that are empty."""
+    """Refuse secrets of `kafka.options_file` that are empty, or that have a file of their own."""
     for name, value in options.items():
+        if name == "sasl.password":
+            raise UsageError("kafka.options_file has 'sasl.password': give it as kafka.password_file")
         if SECRET_OPTION.search(name) and not str(value).strip():
-            raise UsageError(f"kafka.options has {name!r}, which {_EMPTY}")
+            raise UsageError(f"kafka.options_file has {name!r}, which is empty: give a secret, or remove the option")

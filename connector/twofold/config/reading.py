@@ -16,7 +16,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from twofold.config.kinds import PATTERNS, Name, first_line, secret_command
+from twofold.config.kinds import PATTERNS, Name
 from twofold.config.outbox_settings import OutboxRule
 from twofold.config.run_settings import (
     BackfillConfig,
@@ -31,6 +31,7 @@ from twofold.config.run_settings import (
 from twofold.config.server_settings import KafkaConfig, RegistryConfig, SourceConfig
 from twofold.conninfo import Conninfo
 from twofold.errors import UsageError
+from twofold_common.secret_sources import SecretSource
 
 DEFAULT_FILE = Path("twofold.toml")
 
@@ -70,21 +71,16 @@ class Config(BaseSettings):
 
     @property
     def conninfo(self) -> Conninfo:
-        """The connection string, with its password or the command that gives it, and with the
-        primary's.
-        """
-        from psycopg.conninfo import make_conninfo  # noqa: PLC0415  (libpq is loaded only by those who connect)
+        """The connection string with where its password comes from, and the primary's."""
+        password, primary = self.source.password, self.source.primary_dsn
+        return Conninfo(self.source.dsn, password, None if primary is None else Conninfo(primary, password))
 
-        more = {}
-        if self.source.password_file:
-            more["password"] = first_line("source.password_file", self.source.password_file)
-        command = secret_command("source.password_command", self.source.password_command)
-        primary = self.source.primary_dsn
-        return Conninfo(
-            make_conninfo(self.source.dsn.get_secret_value(), **more),
-            command,
-            None if primary is None else Conninfo(make_conninfo(primary.get_secret_value(), **more), command),
-        )
+    @property
+    def secrets(self) -> tuple[SecretSource, ...]:
+        """Where all secrets come from, except those in `kafka.options_file`."""
+        registry = self.registry
+        given = (self.source.password, self.kafka.password, registry.password, registry.token, self.status.token)
+        return tuple(source for source in given if source is not None)
 
     @field_validator("name")
     @classmethod

@@ -9,8 +9,9 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from twofold.config.kinds import Name, Part, Secret, TopicPrefix, is_loopback, secret
+from twofold.config.kinds import Name, Part, TopicPrefix, is_loopback, secret_source
 from twofold.errors import UsageError
+from twofold_common.secret_sources import SecretSource
 
 _GID_PATTERN = "pay-(?P<global>[0-9]+)-(?P<branch>[a-z]+)"
 """The example of a pattern that messages show."""
@@ -170,14 +171,16 @@ class StatusConfig(Part):
 
     listen: str = Field(
         "127.0.0.1:8787",
-        description="host:port of the status page, /metrics, /healthz and /readyz. Port 0: a free one; none: off. Beyond loopback it requires status.token.",
+        description="host:port of the status page, /metrics, /healthz and /readyz. Port 0: a free one; none: off. Beyond loopback it requires status.token_file.",
     )
-    token: Secret | None = Field(None, description="Bearer token for /metrics and the page; required beyond loopback.")
-    token_file: Path | None = Field(None, description="File whose first line is the token.")
+    token_file: Path | None = Field(
+        None,
+        description="File whose first line is the bearer token for /metrics and the page; required beyond loopback.",
+    )
 
     @property
-    def bearer(self) -> str | None:
-        return secret("status.token", self.token, self.token_file)
+    def token(self) -> SecretSource | None:
+        return secret_source("status", self, "token")
 
     @property
     def host(self) -> str:
@@ -194,9 +197,9 @@ class StatusConfig(Part):
         host, port = self.host, self.listen.rpartition(":")[2]
         if not host or not port.isdecimal() or int(port) > 65535:
             raise ValueError(f"status.listen is {self.listen!r}: host:port, for example 127.0.0.1:8787, or none")
-        if self.token is None and self.token_file is None and not is_loopback(host):
+        if self.token is None and not is_loopback(host):
             raise ValueError(
-                f"status.listen is {self.listen}, which others reach: set status.token or status.token_file, or listen on 127.0.0.1"
+                f"status.listen is {self.listen}, which others reach: set status.token_file, or listen on 127.0.0.1"
             )
         return self
 

@@ -6,21 +6,20 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, field_serializer, field_validator, model_validator
+from pydantic import Field, field_serializer, field_validator
 
 from twofold.config.kinds import (
     MASK,
+    SECRET_OPTION,
     SHOWN_OPTION,
     URL,
     Bootstrap,
     Name,
     Part,
-    Secret,
     TopicPrefix,
-    require_one_way,
-    secret,
-    secret_command,
+    secret_source,
 )
+from twofold_common.secret_sources import SecretSource
 
 _REFUSED_OF_LIBPQ = {
     "replication": "each session says itself what it is",
@@ -32,12 +31,10 @@ _REFUSED_OF_LIBPQ = {
 class SourceConfig(Part):
     """PostgreSQL."""
 
-    dsn: SecretStr = Field(
-        description="libpq connection string or URL, such as host=db dbname=bank user=twofold. Keep the password in password_file or PGPASSFILE."
+    dsn: str = Field(
+        description="libpq connection string or URL without a password, such as host=db dbname=bank user=twofold."
     )
-    primary_dsn: SecretStr | None = Field(
-        None, description="The same for the primary, if dsn leads to its physical standby."
-    )
+    primary_dsn: str | None = Field(None, description="The same for the primary, if dsn leads to its physical standby.")
     password_file: Path | None = Field(None, description="File whose first line is the password.")
     password_command: tuple[str, ...] = Field((), description="Command that prints the password.")
     slot: Name | None = Field(None, description="Replication slot; default: the connector's name.")
@@ -80,30 +77,30 @@ class SourceConfig(Part):
 
     @field_validator("dsn", "primary_dsn")
     @classmethod
-    def _is_a_conninfo(cls, dsn: SecretStr | None) -> SecretStr | None:
+    def _is_a_conninfo(cls, dsn: str | None) -> str | None:
         if dsn is None:
             return None
         from psycopg import ProgrammingError  # noqa: PLC0415  (libpq is loaded when a configuration is)
         from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 
         try:
-            given = conninfo_to_dict(dsn.get_secret_value())
+            given = conninfo_to_dict(dsn)
         except ProgrammingError:
             # libpq's own words quote the place, which may be the password.
             raise ValueError(
                 "libpq does not understand it: it is made of name=value pairs, a value with spaces in single quotes, or a URL whose special characters are percent-encoded"
             ) from None
-        if any(given.get(name) == "" for name in ("password", "sslpassword")):
-            raise ValueError("its password is empty: give one, or leave it out")
+        if {"password", "sslpassword"} & given.keys():
+            # It is shown by config show and in errors.
+            raise ValueError("it must not hold a password: give it as source.password_file; a key of TLS has none")
         for name, why in _REFUSED_OF_LIBPQ.items():
             if given.get(name) not in {None, "disable"}:
                 raise ValueError(f"it must not set {name}: {why}")
         return dsn
 
-    @model_validator(mode="after")
-    def _has_one_password(self) -> SourceConfig:
-        require_one_way("source", self, "password_file", "password_command")
-        return self
+    @property
+    def password(self) -> SecretSource | None:
+        return secret_source("source", self, "password")
 
 
 class KafkaConfig(Part):
@@ -134,7 +131,8 @@ class KafkaConfig(Part):
         description="Options for librdkafka, such as security.protocol, sasl.*, ssl.*, compression.type. Some are refused, see above.",
         repr=False,
     )
-    options_file: Path | None = Field(None, description="TOML file with more such options, for secrets.")
+    options_file: Path | None = Field(None, description="TOML file with more such options, for other secrets.")
+    password_file: Path | None = Field(None, description="File whose first line is sasl.password.")
     password_command: tuple[str, ...] = Field((), description="Command that prints sasl.password.")
     token_provider: str | None = Field(None, description="Callable for OAUTHBEARER's tokens, as module:function.")
     tombstones: bool = Field(True, description="After a delete, write a record with the key and a null value.")
@@ -146,7 +144,20 @@ class KafkaConfig(Part):
     @property
     def secrets_expire(self) -> bool:
         """Whether a broker may deny a secret that was right a moment ago."""
-        return bool(self.password_command or self.token_provider)
+        return bool(self.password or self.token_provider)
+
+    @property
+    def password(self) -> SecretSource | None:
+        return secret_source("kafka", self, "password")
+
+    @field_validator("options")
+    @classmethod
+    def _has_no_secrets(cls, options: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
+        for name in options:
+            if SECRET_OPTION.search(name) and name != "sasl.oauthbearer.config":
+                way = "kafka.password_file" if name == "sasl.password" else "kafka.options_file"
+                raise ValueError(f"it must not hold {name}, which is a secret: give it as {way}")
+        return options
 
     @field_serializer("options")
     def _masked(self, options: dict[str, str | int | float | bool]) -> dict[str, str | int | float | bool]:
@@ -159,40 +170,20 @@ class RegistryConfig(Part):
 
     url: str = Field(description="URL of a registry with Confluent's API, without user and password.")
     username: str | None = Field(None, description="Basic authentication.")
-    password: Secret | None = Field(None, description="Basic authentication.")
     password_file: Path | None = Field(None, description="File whose first line is the password.")
     password_command: tuple[str, ...] = Field((), description="Command that prints the password.")
-    token: Secret | None = Field(None, description="Bearer token.")
-    token_file: Path | None = Field(None, description="File whose first line is the token.")
-    token_command: tuple[str, ...] = Field((), description="Command that prints the token.")
+    token_file: Path | None = Field(None, description="File whose first line is a bearer token.")
+    token_command: tuple[str, ...] = Field((), description="Command that prints a bearer token.")
     ca_file: Path | None = Field(None, description="Certificate authorities.")
     timeout: float = Field(10, gt=0, description="Longest time of one call, with its retries.")
 
     @property
-    def basic(self) -> tuple[str, str] | None:
-        """User and password, if there are any."""
-        if self.username is None:
-            return None
-        if command := secret_command("registry.password_command", self.password_command):
-            return self.username, command.ask()
-        return self.username, secret("registry.password", self.password, self.password_file) or ""
+    def password(self) -> SecretSource | None:
+        return secret_source("registry", self, "password")
 
     @property
-    def bearer(self) -> str | None:
-        if command := secret_command("registry.token_command", self.token_command):
-            return command.ask()
-        return secret("registry.token", self.token, self.token_file)
-
-    @property
-    def asks_commands(self) -> bool:
-        """Whether a command gives the secret, so that it may differ with each request."""
-        return bool(self.password_command or self.token_command)
-
-    @model_validator(mode="after")
-    def _has_one_secret(self) -> RegistryConfig:
-        require_one_way("registry", self, "password", "password_file", "password_command")
-        require_one_way("registry", self, "token", "token_file", "token_command")
-        return self
+    def token(self) -> SecretSource | None:
+        return secret_source("registry", self, "token")
 
     @field_validator("url")
     @classmethod
@@ -200,10 +191,10 @@ class RegistryConfig(Part):
         # It is shown by config show, in errors and by doctor.
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise ValueError(
-                "registry.url must not hold a password: give it as registry.username and registry.password"
+                "registry.url must not hold a password: give it as registry.username and registry.password_file"
             )
         if {"?", "#"} & {*url}:
-            raise ValueError("registry.url must have no query: give a token as registry.token")
+            raise ValueError("registry.url must have no query: give a token as registry.token_file")
         if re.match(URL, url) is None:
             raise ValueError(
                 "must be http://host:port or https://host:port, with the path of the registry's API if it has one"

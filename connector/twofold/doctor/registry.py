@@ -4,7 +4,6 @@ compatibility it demands.
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from twofold.config import Config, RegistryConfig
 from twofold.doctor.finding import Finding, Severity, finder
 from twofold.errors import SetupError, Unreachable
 from twofold_common.http_client import open_url
-from twofold_common.registry_http import certificate_remedy, describe_cause
+from twofold_common.registry_http import ask_credentials, certificate_remedy, describe_cause
 
 _NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
 _finding = finder("registry")
@@ -61,10 +60,7 @@ def _put(registry: RegistryConfig, what: str, value: dict[str, str]) -> str:
 def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     """Return the answer; empty if this kind of registry does not know the question."""
     headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
-    if (token := registry.bearer) is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    elif (pair := registry.basic) is not None:
-        headers["Authorization"] = "Basic " + base64.b64encode(":".join(pair).encode()).decode()
+    headers |= ask_credentials(registry.username, registry.password, registry.token)
     if not registry.url.startswith(("http://", "https://")):
         raise SetupError(f'registry.url is {registry.url}; remedy: registry.url = "http://host:port"')
     request = Request(registry.url.rstrip("/") + path, headers=headers)  # noqa: S310  (checked above)
@@ -75,7 +71,7 @@ def _ask(registry: RegistryConfig, path: str) -> dict[str, Any]:
     except HTTPError as error:
         if error.code in {401, 403}:
             raise SetupError(
-                f"the registry at {registry.url} denies access (HTTP {error.code}); remedy: correct registry.username and registry.password, or registry.token"
+                f"the registry at {registry.url} denies access (HTTP {error.code}); remedy: correct registry.username and its password, or the token"
             ) from error
         if 300 <= error.code < 400:
             raise SetupError(

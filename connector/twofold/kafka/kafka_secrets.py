@@ -1,4 +1,4 @@
-"""Kafka's secrets that expire: a password from a command, a token from a callable.
+"""Kafka's secrets, which may change: a password from a file or a command, a token from a callable.
 
 librdkafka does not ask for a password with each connection. It is therefore asked for when a client
 is made, and again when a broker denies the client: librdkafka connects again by itself, with the
@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from twofold.errors import Unreachable, UsageError
-from twofold_common.secret_command import SecretCommand
+from twofold_common.secret_sources import SecretSource
 
 _log = logging.getLogger(__name__)
 _Client = TypeVar("_Client", Producer, Consumer, AdminClient)
@@ -31,24 +31,24 @@ _MILLISECONDS_FROM = 10**11
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecrets:
-    """How a client gets a secret that expires."""
+    """How a client gets its secret."""
 
-    password_command: SecretCommand | None = None
+    password: SecretSource | None = None
     token_provider: Callable[[str], tuple[Any, ...]] | None = None
 
     @property
     def expire(self) -> bool:
-        return self.password_command is not None or self.token_provider is not None
+        return self.password is not None or self.token_provider is not None
 
     def open(self, kind: type[_Client], client: Mapping[str, Any]) -> _Client:
         """Make a client of librdkafka with these settings, and with the secret of this moment."""
         settings: dict[str, Any] = {**client}
         if self.token_provider is not None:
             settings["oauth_cb"] = self._token
-        if self.password_command is None:
+        if self.password is None:
             return kind(settings)
-        renewal = _Renewal(self.password_command, settings)
-        settings |= {"sasl.password": self.password_command.ask(), "error_cb": renewal}
+        renewal = _Renewal(self.password, settings)
+        settings |= {"sasl.password": self.password.ask(), "error_cb": renewal}
         # A subclass, because librdkafka's own classes cannot be referenced weakly.
         renewed: type[_Client] = type(kind.__name__, (kind,), {})
         made = renewed(settings)
@@ -77,8 +77,8 @@ class _Renewal:
     garbage.
     """
 
-    def __init__(self, command: SecretCommand, settings: Mapping[str, Any]) -> None:
-        self._command = command
+    def __init__(self, password: SecretSource, settings: Mapping[str, Any]) -> None:
+        self._password = password
         self._username = str(settings.get("sasl.username", ""))
         self._error_cb = settings.get("error_cb")
         self._asking = False
@@ -86,7 +86,7 @@ class _Renewal:
 
     def __call__(self, error: KafkaError) -> None:
         if error.code() in DENIED and not self._asking:
-            _log.warning("Kafka denies the password; kafka.password_command is asked for another one")
+            _log.warning("Kafka denies the password; %s is asked again", self._password.setting)
             # A call of the client from its own callback would end the process (CallState_get).
             self._asking = True
             threading.Thread(target=self._renew, name="kafka-password", daemon=True).start()
@@ -95,7 +95,7 @@ class _Renewal:
 
     def _renew(self) -> None:
         try:
-            password = self._command.ask()
+            password = self._password.ask()
             if (client := self.client()) is not None:
                 client.set_sasl_credentials(self._username, password)
         except Unreachable as failure:

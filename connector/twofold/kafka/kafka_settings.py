@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import tomllib
+from functools import partial
 from typing import Any
 
-from twofold.config import Config, require_secret_options, secret_command
+from twofold.config import Config, require_secret_options
 from twofold.errors import UsageError
 from twofold.kafka.client import KafkaSettings
 from twofold.kafka.kafka_secrets import KafkaSecrets, load_token_provider
 from twofold.kafka.names import Names
 from twofold.kafka.schema_registry import RegistrySettings
 from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
-from twofold_common.registry_http import authorization
+from twofold_common.registry_http import ask_credentials
 
 
 def names_of(config: Config) -> Names:
@@ -23,17 +24,16 @@ def kafka_settings(config: Config) -> KafkaSettings:
     client: dict[str, Any] = {"bootstrap.servers": config.kafka.bootstrap, **config.kafka.options}
     if config.kafka.options_file:
         try:
-            client |= tomllib.loads(config.kafka.options_file.read_text())
+            secrets = tomllib.loads(config.kafka.options_file.read_text())
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise UsageError(f"kafka.options_file {config.kafka.options_file} cannot be used: {error}") from None
-    require_secret_options(client)
-    if config.kafka.password_command and "sasl.password" in client:
-        raise UsageError("kafka has the same secret twice: remove sasl.password from its options, or password_command")
+        require_secret_options(secrets)
+        client |= secrets
     provider = config.kafka.token_provider
     return KafkaSettings(
         client=client,
         secrets=KafkaSecrets(
-            secret_command("kafka.password_command", config.kafka.password_command),
+            config.kafka.password,
             load_token_provider(provider) if provider else None,
         ),
         transaction_timeout_ms=int(config.kafka.transaction_timeout * 1000),
@@ -43,14 +43,9 @@ def kafka_settings(config: Config) -> KafkaSettings:
 
 def registry_settings(config: Config) -> RegistrySettings:
     registry = config.registry
-
-    def credentials() -> dict[str, str]:
-        return authorization(basic=registry.basic, bearer=registry.bearer)
-
-    if registry.asks_commands:
-        return RegistrySettings(registry.url, registry.timeout, credentials, registry.ca_file, credentials_expire=True)
-    known = credentials()
-    return RegistrySettings(registry.url, registry.timeout, lambda: known, registry.ca_file)
+    credentials = partial(ask_credentials, registry.username, registry.password, registry.token)
+    may_change = registry.password is not None or registry.token is not None
+    return RegistrySettings(registry.url, registry.timeout, credentials, registry.ca_file, may_change)
 
 
 def topic_policy(config: Config) -> TopicPolicy:

@@ -39,7 +39,7 @@ class RegistrySettings:
     """Gives each request's header that names the caller."""
     ca_file: Path | None = None
     credentials_expire: bool = False
-    """A command gives the secret: a request that is denied is repeated with another."""
+    """The secret may change: a request that is denied is repeated with that of the next moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +179,11 @@ class Registry:
                 )
             case 401 if self._http.credentials_expire:
                 return Unreachable(
-                    f"the registry at {self._http.url} denies access (HTTP 401); remedy: if this stays so, correct registry.password_command or registry.token_command"
+                    f"the registry at {self._http.url} denies access (HTTP 401); remedy: if this stays so, correct registry.username and its password, or the token"
                 )
             case 401 | 403:
                 return SetupError(
-                    f"the registry at {self._http.url} denies access (HTTP {refusal.status}): check registry.username and registry.password, or registry.token,"
+                    f"the registry at {self._http.url} denies access (HTTP {refusal.status}): check registry.username and registry.password_file, or registry.token_file,"
                     f" and that the account may read and write {about}"
                 )
             case status:

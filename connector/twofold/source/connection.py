@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from twofold.conninfo import Conninfo, password_command_of
+from twofold.conninfo import Conninfo, password_of
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.source.service import POSTGRESQL, Service, ask
 from twofold_common.printable import sql_identifier
@@ -107,13 +107,13 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
 
 
 def _login(conninfo: str, parameters: dict[str, str], *, replication: bool) -> PlainConnection:
-    """Connect, with the password that its command gives, if one does.
+    """Connect, with the password of this moment.
 
-    A password may expire between the question and the login: it is asked for once more then.
+    A password may change between the question and the login: it is asked for once more then.
     """
-    command = password_command_of(conninfo)
-    for is_last in (command is None, True):
-        secret = {} if command is None else {"password": command.ask()}
+    password = password_of(conninfo)
+    for is_last in (password is None, True):
+        secret = {} if password is None else {"password": password.ask()}
         try:
             return PlainConnection.connect(
                 make_conninfo(conninfo, **parameters, **secret),
@@ -129,7 +129,7 @@ def _login(conninfo: str, parameters: dict[str, str], *, replication: bool) -> P
 
 def to_database(conninfo: str, **parameters: str) -> str:
     """Return a connection string with these parameters in place of its own."""
-    return Conninfo(make_conninfo(conninfo, **parameters), password_command_of(conninfo))
+    return Conninfo(make_conninfo(conninfo, **parameters), password_of(conninfo))
 
 
 def service_at(conninfo: str) -> Service:
@@ -155,11 +155,11 @@ PAST_THE_POOLER = "give source.dsn the host and port of PostgreSQL itself"
 # which repeats the server's message.
 _REMEDIES = (
     ("pg_hba.conf", "add a line for this host, user and database to pg_hba.conf"),
-    (DENIED, "correct the user in source.dsn, or the password (source.password_file or PGPASSFILE)"),
+    (DENIED, "correct the user in source.dsn, or its password (source.password_file)"),
     ("is not permitted to log in", "ALTER ROLE {user} LOGIN;"),
     ("permission denied for database", "GRANT CONNECT ON DATABASE {database} TO {user};"),
     ("is not currently accepting connections", "ALTER DATABASE {database} ALLOW_CONNECTIONS true;"),
-    ("no password supplied", "set source.password_file or PGPASSFILE to a file with the password"),
+    ("no password supplied", "set source.password_file to a file with the password"),
     ("exceeds max_wal_senders", "end another replication client, or raise max_wal_senders and restart PostgreSQL"),
     (
         "certificate has expired",
@@ -236,9 +236,9 @@ def _choose_remedy(conninfo: str, message: str) -> tuple[type[TwofoldError], str
     user = user_of(conninfo)
     if any(symptom in message for symptom in _NO_ROOM):
         return Unreachable, _MORE_ROOM
-    if (command := password_command_of(conninfo)) is not None and DENIED in message:
-        # The password may have expired since it was given: the next attempt asks for another.
-        return Unreachable, f"if this stays so, correct {command.setting}, or the user in source.dsn"
+    if (password := password_of(conninfo)) is not None and DENIED in message:
+        # The password may have changed since it was given: the next attempt asks again.
+        return Unreachable, f"if this stays so, correct {password.setting}, or the user in source.dsn"
     if any(symptom in message for symptom in _MAY_NOT_REPLICATE):
         return SetupError, service_at(conninfo).let_replicate(user)
     known = [remedy for symptom, remedy in _REMEDIES if symptom in message]

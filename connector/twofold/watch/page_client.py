@@ -9,7 +9,9 @@ from typing import Any
 from urllib.request import Request
 
 from twofold.config import Config
+from twofold.errors import Unreachable
 from twofold_common.http_client import open_url
+from twofold_common.registry_http import authorization
 
 ANSWER_S = 1.0
 _AFTER_ALL = "1e18"
@@ -34,12 +36,12 @@ def ask_page(config: Config) -> PageAnswer | None:
     """None: no page of this connector answers from here."""
     if config.status.listen == "none" or not config.status.port:
         return None
-    headers = {"Authorization": f"Bearer {config.status.bearer}"} if config.status.bearer else {}
     address = f"http://{config.status.listen}/api/status?after={_AFTER_ALL}"
     try:
+        headers = authorization(bearer=config.status.token.ask() if config.status.token else None)
         with open_url(Request(address, headers=headers), timeout_s=ANSWER_S) as answer:
             return _parse(json.load(answer), config)
-    except (OSError, HTTPException, ValueError, KeyError, TypeError):
+    except (Unreachable, OSError, HTTPException, ValueError, KeyError, TypeError):
         return None  # the page of another connector, or none: what is known from outside is shown
 
 

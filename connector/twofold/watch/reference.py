@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from twofold.config import Config
 
-_NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", Path: "path", SecretStr: "text, *secret*"}
+_NAMES = {str: "text", int: "integer", float: "number", bool: "boolean", Path: "path"}
 _HEAD = """\
 # Configuration
 
@@ -32,11 +32,11 @@ path in capitals, joined by two underscores: `TWOFOLD_PREPARED__HOLD`. Lists and
 `TWOFOLD_SOURCE__TABLES='["public.*"]'`.
 
 `twofold config check` names mistakes, unknown settings too, and contacts no server. `twofold config
-show` prints all values with secrets masked.
+show` prints all values.
 
-**Secrets.** Settings marked *secret* are never printed, logged or part of an error. Keep them in
-files of their own (`source.password_file`, `kafka.options_file`, `registry.password_file`,
-`status.token_file`) or in environment variables. An empty secret is refused.
+**Secrets.** No setting holds a secret. A secret is the first line of a file (`..._file`) or of what
+a command prints (`..._command`); [each connection asks again](../inside/secrets-that-expire.md). A
+file that is empty is refused. librdkafka's other secrets are in `kafka.options_file`.
 
 **Refused options.** `kafka.options` must not set `acks`, `enable.idempotence`, `isolation.level`
 and [some more](../inside/kafka.md#settings-that-are-refused), nor `source.dsn` `replication`,

@@ -24,9 +24,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from twofold.config import is_loopback
+from twofold.errors import Unreachable
 from twofold.watch.activity_view import ActivityView, Phase
 from twofold_common.http_server import REQUEST_S, LimitedHttpServer
 from twofold_common.printable import printable, printable_values
+from twofold_common.secret_sources import SecretSource
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +89,7 @@ class StatusSources:
 class StatusServer:
     """Use as a context manager. Raises OSError when the address cannot be had."""
 
-    def __init__(self, host: str, port: int, sources: StatusSources, token: str | None = None) -> None:
+    def __init__(self, host: str, port: int, sources: StatusSources, token: SecretSource | None = None) -> None:
         self.sources = sources
         self.token = token
         self.only_here = is_loopback(host)
@@ -157,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(
                     HTTPStatus.UNAUTHORIZED,
                     "text/plain",
-                    b"the token is missing or wrong (status.token): Authorization: Bearer <token>\n",
+                    b"the token is missing or wrong (status.token_file): Authorization: Bearer <token>\n",
                 )
             case "/metrics":
                 self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", owner.sources.metrics())
@@ -176,7 +178,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _may(self) -> bool:
         token = self.server.owner.token
         given = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        return token is None or hmac.compare_digest(given.encode(), token.encode())
+        try:
+            return token is None or hmac.compare_digest(given.encode(), token.ask().encode())
+        except Unreachable as error:
+            _log.warning("nobody may see the status page: %s", error)
+            return False
 
     def _send(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

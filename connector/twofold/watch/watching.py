@@ -67,7 +67,7 @@ def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServe
     )
     try:
         server = opened.enter_context(
-            StatusServer(config.status.host, config.status.port, sources, config.status.bearer)
+            StatusServer(config.status.host, config.status.port, sources, config.status.token)
         )
     except OSError as error:
         _log.warning(

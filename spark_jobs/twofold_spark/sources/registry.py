@@ -1,7 +1,7 @@
 """The schema registry, read only, with the standard library: the schemas of a topic's records.
 
-The environment has the credentials, under the connector's names: TWOFOLD_REGISTRY__USERNAME with
-__PASSWORD or __PASSWORD_COMMAND, or __TOKEN or __TOKEN_COMMAND, and __CA_FILE.
+The environment names the credentials, as the connector's: TWOFOLD_REGISTRY__USERNAME with
+__PASSWORD_FILE or __PASSWORD_COMMAND, or __TOKEN_FILE or __TOKEN_COMMAND, and __CA_FILE.
 
 A subject is read once and then remembered for the life of the process. So an absent registry does
 not stop a mirror that knows its schemas. A job that meets an unknown schema id waits for the
@@ -14,6 +14,7 @@ import json
 import os
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,13 +23,12 @@ from twofold_common.registry_http import (
     RegistryAway,
     RegistryHttp,
     RegistryRefusal,
-    authorization,
+    ask_credentials,
     certificate_remedy,
     subject_path,
 )
-from twofold_common.secret_command import SecretCommand
-from twofold_spark.errors import SetupError
-from twofold_spark.sources.secrets_from_environment import find_command, read_secret
+from twofold_common.secret_sources import SecretCommand, SecretFile, SecretSource
+from twofold_spark.errors import SetupError, UsageError
 
 AvroSchema = dict[str, Any]
 """A parsed Avro schema of a record."""
@@ -63,12 +63,11 @@ class Registry:
 
     def __init__(self, url: str) -> None:
         ca_file = os.environ.get("TWOFOLD_REGISTRY__CA_FILE")
-        password, token = (find_command(f"TWOFOLD_REGISTRY__{secret}_COMMAND") for secret in ("PASSWORD", "TOKEN"))
-        for secret in ("PASSWORD", "TOKEN"):
-            read_secret(f"TWOFOLD_REGISTRY__{secret}")  # refused before anything is asked
+        user = os.environ.get("TWOFOLD_REGISTRY__USERNAME")
+        password, token = (find_secret(f"TWOFOLD_REGISTRY__{secret}") for secret in ("PASSWORD", "TOKEN"))
         self._http = RegistryHttp(
             url,
-            credentials=lambda: _credentials(password, token),
+            credentials=partial(ask_credentials, user, password, token),
             credentials_expire=bool(password or token),
             ca_file=Path(ca_file) if ca_file else None,
             request_timeout_s=_TIMEOUT_S,
@@ -127,7 +126,7 @@ class Registry:
             if error.status in {401, 403}:
                 raise SetupError(
                     f"the registry at {self._http.url} denies access (HTTP {error.status}): set "
-                    "TWOFOLD_REGISTRY__USERNAME and TWOFOLD_REGISTRY__PASSWORD, or TWOFOLD_REGISTRY__TOKEN, "
+                    "TWOFOLD_REGISTRY__USERNAME and TWOFOLD_REGISTRY__PASSWORD_FILE, or TWOFOLD_REGISTRY__TOKEN_FILE, "
                     "in the job's environment"
                 ) from error
             if error.status >= 500:
@@ -145,9 +144,23 @@ class Registry:
         )
 
 
-def _credentials(password: SecretCommand | None, token: SecretCommand | None) -> dict[str, str]:
-    """Make a request's header from the environment; commands are asked now."""
-    user = os.environ.get("TWOFOLD_REGISTRY__USERNAME")
-    secret = password.ask() if password else read_secret("TWOFOLD_REGISTRY__PASSWORD") or ""
-    bearer = token.ask() if token else read_secret("TWOFOLD_REGISTRY__TOKEN")
-    return authorization(basic=(user, secret) if user else None, bearer=bearer)
+def find_secret(variable: str) -> SecretSource | None:
+    """Return where the secret comes from; None without one."""
+    file, command = f"{variable}_FILE", f"{variable}_COMMAND"
+    given = {name: text for name in (file, command) if (text := os.environ.get(name)) is not None}
+    for name, text in given.items():
+        if not text.strip():
+            raise UsageError(f"environment {name} is empty, and no secret is: give it a value, or unset the variable")
+    if len(given) > 1:
+        raise UsageError(f"environment {file} and {command} give the same secret: unset one of them")
+    if file in given:
+        return SecretFile(file, Path(given[file]))
+    if command not in given:
+        return None
+    try:
+        arguments = json.loads(given[command])
+    except ValueError:
+        arguments = None
+    if not (isinstance(arguments, list) and arguments and all(isinstance(each, str) for each in arguments)):
+        raise UsageError(f'environment {command} must be a JSON list of texts, for example ["cat", "/run/secret"]')
+    return SecretCommand(command, tuple(arguments))

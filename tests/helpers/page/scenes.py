@@ -28,6 +28,7 @@ from twofold.watch.server import Health, StatusServer, StatusSources, judge_heal
 from twofold.watch.snapshot import take_snapshot
 from twofold_avro.records import Commit, Pin, Range
 from twofold_common.positions import Lsn, PreparedIdentity
+from twofold_common.secret_sources import SecretFile
 
 PREFIX = "bank"
 _UID = struct.pack(">qqiii", 0x0A00_0207, 0x1F9C_03E4, 7, 41, 2)
@@ -68,7 +69,7 @@ class Scene:
             self.activity.stepped(event, decided, self.state, int((at_s or self.clock.now) * 1e6))
 
     @contextmanager
-    def served(self, token: str | None = None) -> Iterator[str]:
+    def served(self, token: SecretFile | None = None) -> Iterator[str]:
         """The page's address. PostgreSQL is asked as it is now."""
         config, activity, sampler = self.config, self.activity, self.sampler
         sampler._ask_source()

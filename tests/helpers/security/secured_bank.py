@@ -5,30 +5,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from fixtures.connector import Installation
 from fixtures.secured import SECRETS, Secured
 
 
-def bank(secured: Secured, folder: Path, kafka: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Installation:
-    """The connector of the page; its secrets are in files and in the environment."""
-    (folder / "postgres.secret").write_text(f"{SECRETS['postgres']}\n")
-    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD", SECRETS["registry"])
+def bank(secured: Secured, folder: Path, kafka: dict[str, Any]) -> Installation:
+    """The connector of the page; its secrets are in files."""
+    for name in ("postgres", "registry"):
+        (folder / f"{name}.secret").write_text(f"{SECRETS[name]}\n")
     made = Installation(folder, "bank", secured.dsn, secured.kafka.bootstrap, secured.registry, {})
     made._parts["source"] |= {"tables": [], "password_file": str(folder / "postgres.secret")}
-    made._parts["registry"] |= {"username": "twofold", "ca_file": str(secured.authority.certificate)}
+    made._parts["registry"] |= {
+        "username": "twofold",
+        "password_file": str(folder / "registry.secret"),
+        "ca_file": str(secured.authority.certificate),
+    }
     made._parts["kafka"] |= {**kafka, "call_timeout": 15}
     made.configure({"log": {"level": "debug"}, "status": {"listen": "127.0.0.1:0"}})
     return made
 
 
 def scram(secured: Secured, folder: Path) -> dict[str, Any]:
-    (folder / "kafka.secret").write_text(f'"sasl.password" = "{SECRETS["kafka"]}"\n')
+    (folder / "kafka.secret").write_text(f"{SECRETS['kafka']}\n")
     return {
         "bootstrap": secured.sasl,
-        "options_file": str(folder / "kafka.secret"),
+        "password_file": str(folder / "kafka.secret"),
         "options": {
             "security.protocol": "SASL_SSL",
             "ssl.ca.location": str(secured.authority.certificate),

@@ -38,10 +38,10 @@ def as_reader(connector: Maker) -> Callable[..., Installation]:
     def made(*statements: str, publication: str, grant: str = "ALL TABLES IN SCHEMA public") -> Installation:
         here = connector(init=False, source={"tables": []}, backfill={"chunk_rows": 7, "notice": 0.3})
         role = here.prefix
-        here.sql(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'secret'", ACCOUNT, *statements)
+        here.sql(f"CREATE ROLE {role} LOGIN REPLICATION", ACCOUNT, *statements)
         here.at_end(here.sql, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
         here.sql(f"CREATE PUBLICATION {role} FOR TABLE account, {publication}", f"GRANT SELECT ON {grant} TO {role}")
-        here.configure({"source": {"dsn": make_conninfo(here.conninfo, user=role, password="secret")}})
+        here.configure({"source": {"dsn": make_conninfo(here.conninfo, user=role)}})
         return here
 
     return made

@@ -51,7 +51,6 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
         "/opt/twofold-spark/bin/twofold-spark": str(Path(sys.executable).with_name("twofold-spark")),
         "/srv/lake": str(tmp_path / "lake"),
         'password="..."': f'password="{SECRETS["kafka"]}"',
-        "PASSWORD=...": f"PASSWORD={SECRETS['registry']}",
         "mirror.properties": str(tmp_path / "mirror.properties"),
         "--trigger interval=1s": "--trigger available-now",
     }
@@ -66,7 +65,7 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
     for name, text in {
         "bank.toml": configuration,
         "mirror.properties": properties,
-        "kafka.toml": f'"sasl.password" = "{SECRETS["kafka"]}"',
+        "kafka.secret": SECRETS["kafka"],
         "postgres.secret": SECRETS["postgres"],
         "registry.secret": SECRETS["registry"],
     }.items():

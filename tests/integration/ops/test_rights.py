@@ -202,10 +202,8 @@ def row_of(secured: Secured, made: Installation, right: Right) -> str:
     return f"| {right.name} | {' | '.join(cells)} |"
 
 
-def test_each_right_is_named_where_it_is_missing(
-    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
+def test_each_right_is_named_where_it_is_missing(granted: Secured, tmp_path: Path) -> None:
+    made = bank(granted, tmp_path, scram(granted, tmp_path))
     rights = (*POSTGRES, *map(_acl, (acl for acl in page_acls(granted, "twofold") if acl.name != "shop.")))
     keep("The connector", CONNECTOR, (row_of(granted, made, right) for right in rights))
 
@@ -243,8 +241,8 @@ def shop(granted: Secured, registry: Registry, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def pair(granted: Secured, shop: Installation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    made = bank(granted, tmp_path, scram(granted, tmp_path), monkeypatch)
+def pair(granted: Secured, shop: Installation, tmp_path: Path) -> Pair:
+    made = bank(granted, tmp_path, scram(granted, tmp_path))
     made.configure({"group": GROUP})
     made.reader = shop.reader  # an administrator's
     return Pair(granted, made, shop)
@@ -300,6 +298,7 @@ def jobs(
     pair.carry()
     pair.secured.scram("mirror", SECRETS["kafka"])
     monkeypatch.setenv("TWOFOLD_REGISTRY__USERNAME", "twofold")
+    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD_FILE", str(pair.bank.folder / "registry.secret"))
     monkeypatch.setenv("TWOFOLD_REGISTRY__CA_FILE", str(pair.secured.authority.certificate))
     monkeypatch.setattr(session, "open_session", lambda *_, **__: spark)
     return Jobs(spark, pair.secured, tmp_path, capsys)

@@ -23,7 +23,7 @@ from helpers.security.guards import basic, guarded
 from twofold.config import load as load_configuration
 from twofold.doctor import Severity, examine
 from twofold.kafka.kafka_secrets import KafkaSecrets
-from twofold_common.secret_command import SecretCommand
+from twofold_common.secret_sources import SecretCommand, SecretFile
 
 NAMES = ("postgres", "kafka", "registry")
 
@@ -200,12 +200,15 @@ def test_rotation_under_load_stops_nothing_and_tells_no_secret(
     assert not [line for line in processes.seen if any(secret in line for secret in rotation.given)]
 
 
-def test_rotation_reaches_a_client_that_was_denied(rotation: Rotation, granted: Secured) -> None:
-    """The same client gets in, with the password that its command prints later."""
+@pytest.mark.parametrize("way", ["file", "command"])
+def test_rotation_reaches_a_client_that_was_denied(rotation: Rotation, granted: Secured, way: str) -> None:
+    """The same client gets in, with the password that its file or its command has later."""
     rotation.expire("kafka")
-    secrets_of_kafka = KafkaSecrets(SecretCommand("kafka.password_command", tuple(rotation.command("kafka"))))
+    command = rotation.command("kafka")
+    file, asked = SecretFile("kafka.password_file", Path(command[1])), SecretCommand("", tuple(command))
+    secrets_of_kafka = KafkaSecrets(file if way == "file" else asked)
     settings = options(granted, "SCRAM-SHA-512", **{"sasl.username": "twofold", "bootstrap.servers": granted.sasl})
-    client = secrets_of_kafka.open(AdminClient, settings)  # it has asked for its first password
+    client = secrets_of_kafka.open(AdminClient, settings)  # it has the expired one
     rotation.tell("kafka")
 
     def brokers() -> Any:

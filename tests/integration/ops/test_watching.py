@@ -181,9 +181,13 @@ def test_it_says_why_it_recovers_and_why_it_has_ended(connector: Maker) -> None:
 
 
 @pytest.mark.core
-def test_the_token_is_asked_for(connector: Maker) -> None:
-    bank = connector(status={"listen": "127.0.0.1:0", "token": "a long one"})
+def test_the_token_is_asked_for_and_its_file_read_again(connector: Maker, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a short one")
+    bank = connector(status={"listen": "127.0.0.1:0", "token_file": str(token)})
     port = port_of(bank.start().said)
+    assert get(port, "/metrics", Authorization="Bearer a short one")[0] == 200
+    token.write_text("a long one")
     for path in ("/metrics", "/api/status"):
         assert get(port, path)[0] == 401
         assert get(port, path, Authorization="Bearer another")[0] == 401

@@ -177,7 +177,7 @@ def test_rotation_of_the_secret_is_an_outage_while_it_is_denied(registry: Any, t
         assert rotating.register(f"{prefix}-value", record("a")) > 0
         assert answers == []
         stays = make_client(url, credentials=lambda: authorization(bearer="expired"), timeout_s=2.0, **known)
-        with pytest.raises(Unreachable, match=r"401.*registry\.password_command") as told:
+        with pytest.raises(Unreachable, match=r"401.*correct registry\.username and its password") as told:
             stays.register(f"{prefix}-value", record("a"))
     assert "expired" not in str(told.value)
 

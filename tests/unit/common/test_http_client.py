@@ -73,29 +73,33 @@ def redirecting(to: str, context: ssl.SSLContext | None = None) -> Iterator[str]
         yield f"{'https' if context else 'http'}://localhost:{port}"
 
 
-def make_config(url: str) -> Config:
+def make_config(url: str, secret: Path) -> Config:
+    secret.write_text("hunter2")
     return Config.model_validate(
         {
             "name": "bank",
             "source": {"dsn": "host=db"},
             "kafka": {"bootstrap": "kafka:9092"},
-            "registry": {"url": url, "username": "me", "password": "hunter2", "timeout": 3},
-            "status": {"listen": url.partition("://")[2], "token": "hunter2"},
+            "registry": {"url": url, "username": "me", "password_file": secret, "timeout": 3},
+            "status": {"listen": url.partition("://")[2], "token_file": secret},
         }
     )
 
 
-CLIENTS: dict[str, tuple[Callable[[str], Any], type[Exception]]] = {
-    "connector": (lambda url: Registry(registry_settings(make_config(url))).versions("a"), SetupError),
-    "doctor": (lambda url: list(doctor.examine(make_config(url))), SetupError),
-    "jobs": (lambda url: JobRegistry(url).find_subject("a"), JobSetupError),
+CLIENTS: dict[str, tuple[Callable[[str, Path], Any], type[Exception]]] = {
+    "connector": (lambda url, secret: Registry(registry_settings(make_config(url, secret))).versions("a"), SetupError),
+    "doctor": (lambda url, secret: list(doctor.examine(make_config(url, secret))), SetupError),
+    "jobs": (lambda url, _: JobRegistry(url).find_subject("a"), JobSetupError),
 }
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_credentials_do_not_follow_a_redirect_to_another_server(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_do_not_follow_a_redirect_to_another_server(
+    client: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TWOFOLD_REGISTRY__USERNAME", "me")
-    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD", "hunter2")
+    (tmp_path / "job").write_text("hunter2")
+    monkeypatch.setenv("TWOFOLD_REGISTRY__PASSWORD_FILE", str(tmp_path / "job"))
     ask, kind = CLIENTS[client]
     thief = Thief()
     with (
@@ -103,17 +107,17 @@ def test_credentials_do_not_follow_a_redirect_to_another_server(client: str, mon
         redirecting(f"{elsewhere}/\x1b[2Jsubjects") as url,
         pytest.raises(kind, match=r"HTTP 302|answers 302") as told,
     ):
-        ask(url)
+        ask(url, tmp_path / "secret")
     assert thief.callers == []
     assert f"redirects to another server, {elsewhere}" in str(told.value)
     assert re.search(r"registry\.url|--registry", str(told.value))
     assert "\x1b" not in str(told.value)
 
 
-def test_the_token_of_the_page_does_not_follow_either() -> None:
+def test_the_token_of_the_page_does_not_follow_either(tmp_path: Path) -> None:
     thief = Thief()
     with thief.listen() as elsewhere, redirecting(elsewhere) as url:
-        assert ask_page(make_config(url)) is None
+        assert ask_page(make_config(url, tmp_path / "secret")) is None
     assert thief.callers == []
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from twofold.config import Config
-from twofold.conninfo import Conninfo, primary_of
+from twofold.conninfo import Conninfo, password_of, primary_of
 from twofold.errors import SetupError
 from twofold.source.connection import PlainConnection
 from twofold.source.diagnosis import conflict_reason, lost_slot
@@ -88,5 +88,7 @@ def test_the_primary_has_the_password_of_the_source(tmp_path: Any) -> None:
         registry={"url": "http://r"},  # type: ignore[arg-type]
     )
     assert "host=replica" in config.conninfo
-    assert primary_of(config.conninfo) == "host=db password=hunter2"
+    primary = primary_of(config.conninfo)
+    assert primary == "host=db"
+    assert password_of(primary) == password_of(config.conninfo) == config.source.password
     assert primary_of("host=db") is None

@@ -1,4 +1,4 @@
-"""The registry's secrets that Spark jobs take from the environment, where commands give them."""
+"""The registry's secrets of Spark jobs: the environment names files and commands that give them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from helpers.security.guards import basic, served
 from twofold_spark.errors import UsageError
-from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.secrets_from_environment import find_command
+from twofold_spark.sources.registry import Registry, find_secret
 
 
 @contextmanager
@@ -60,18 +59,35 @@ def test_rotation_of_the_registrys_secret_is_followed(
 def test_a_command_that_is_no_list_of_texts_is_told(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("TWOFOLD_REGISTRY__TOKEN_COMMAND", value)
     with pytest.raises(UsageError, match="must be a JSON list of texts"):
-        find_command("TWOFOLD_REGISTRY__TOKEN_COMMAND")
+        find_secret("TWOFOLD_REGISTRY__TOKEN")
 
 
-def test_without_a_command_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TWOFOLD_REGISTRY__TOKEN_COMMAND", raising=False)
-    assert find_command("TWOFOLD_REGISTRY__TOKEN_COMMAND") is None
+def test_without_a_command_or_a_file_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for way in ("COMMAND", "FILE"):
+        monkeypatch.delenv(f"TWOFOLD_REGISTRY__TOKEN_{way}", raising=False)
+    assert find_secret("TWOFOLD_REGISTRY__TOKEN") is None
 
 
-@pytest.mark.parametrize("kind", ["PASSWORD", "TOKEN", "PASSWORD_COMMAND", "TOKEN_COMMAND"])
-def test_an_empty_secret_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["PASSWORD_FILE", "TOKEN_FILE", "PASSWORD_COMMAND", "TOKEN_COMMAND"])
+def test_an_empty_variable_is_refused(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """It would name nobody, and what the registry then answers says nothing of it."""
     monkeypatch.setenv("TWOFOLD_REGISTRY__USERNAME", "me")
     monkeypatch.setenv(f"TWOFOLD_REGISTRY__{kind}", " ")
     with pytest.raises(UsageError, match=f"environment TWOFOLD_REGISTRY__{kind} is empty"):
         Registry("http://127.0.0.1:1")
+
+
+def test_two_ways_for_one_secret_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOFOLD_REGISTRY__TOKEN_FILE", "/run/secret")
+    monkeypatch.setenv("TWOFOLD_REGISTRY__TOKEN_COMMAND", '["cat", "/run/secret"]')
+    with pytest.raises(UsageError, match="give the same secret: unset one of them"):
+        Registry("http://127.0.0.1:1")
+
+
+def test_a_file_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("one\n")
+    monkeypatch.setenv("TWOFOLD_REGISTRY__TOKEN_FILE", str(tmp_path / "secret"))
+    callers: list[str | None] = []
+    with registry_that_accepts("Bearer one", callers) as url:
+        Registry(url).find_subject("bank.public.t-value")
+    assert callers == ["Bearer one"]

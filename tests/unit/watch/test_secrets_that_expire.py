@@ -27,6 +27,7 @@ username = "me"
 {registry}
 """
 COMMAND = 'password_command = ["cat", "{secret}"]'
+FILE_OF_IT = 'password_file = "{secret}"'
 
 
 def write(folder: Path, **parts: str) -> Path:
@@ -43,9 +44,9 @@ def write(folder: Path, **parts: str) -> Path:
 @pytest.mark.parametrize(
     ("part", "text"),
     [
-        ("source", 'password_file = "{secret}"'),
-        ("registry", 'password_file = "{secret}"'),
-        ("registry", 'password = "hunter2"'),
+        ("source", FILE_OF_IT),
+        ("kafka", FILE_OF_IT),
+        ("registry", FILE_OF_IT),
         ("registry", 'token_file = "{secret}"\ntoken_command = ["cat"]'),
     ],
 )
@@ -55,14 +56,23 @@ def test_a_secret_with_two_sources_is_refused(tmp_path: Path, part: str, text: s
     assert "hunter2" not in str(told.value)
 
 
-def test_kafkas_password_with_two_sources_is_refused(tmp_path: Path) -> None:
-    config = load(write(tmp_path, kafka=f'{COMMAND}\noptions = {{ "sasl.password" = "hunter2" }}'))
-    with pytest.raises(UsageError, match=r"remove sasl\.password from its options"):
+@pytest.mark.parametrize(("option", "way"), [("sasl.password", "password_file"), ("ssl.key.password", "options_file")])
+def test_a_secret_among_kafkas_options_is_refused(tmp_path: Path, option: str, way: str) -> None:
+    with pytest.raises(UsageError, match=rf"must not hold {option}.*give it as kafka\.{way}") as told:
+        load(write(tmp_path, kafka=f'options = {{ "{option}" = "hunter2" }}'))
+    assert "hunter2" not in str(told.value)
+
+
+def test_kafkas_password_in_the_file_of_the_other_secrets_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "kafka.toml").write_text('"sasl.password" = "hunter2"')
+    config = load(write(tmp_path, kafka=f'options_file = "{tmp_path}/kafka.toml"'))
+    with pytest.raises(UsageError, match=r"give it as kafka\.password_file"):
         kafka_settings(config)
 
 
-def test_rotation_of_the_registrys_password_is_seen_by_the_next_request(tmp_path: Path) -> None:
-    settings = registry_settings(load(write(tmp_path, registry=COMMAND)))
+@pytest.mark.parametrize("way", [COMMAND, FILE_OF_IT])
+def test_rotation_of_the_registrys_password_is_seen_by_the_next_request(tmp_path: Path, way: str) -> None:
+    settings = registry_settings(load(write(tmp_path, registry=way)))
     first = settings.credentials()
     (tmp_path / "secret").write_text("hunter2-2\n")
     assert settings.credentials() != first

@@ -1,8 +1,7 @@
-"""A command whose output is a secret: a password or a token that expires.
+"""Where secrets come from: a file, or a command that prints one.
 
-It is asked again for each connection, without a shell, and must end within `LIMIT_S`. The secret is
-the first line of its output. Neither its output nor its errors are repeated anywhere, because both
-may hold the secret; its arguments are not either.
+Each connection asks again, so a secret may change at any time. The secret is the first line. No
+message repeats what a file or a command gave.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeAlias
 
 from twofold_common.errors import Unreachable
 
@@ -20,8 +20,26 @@ LIMIT_S: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
+class SecretFile:
+    """The file that a setting names."""
+
+    setting: str
+    path: Path
+
+    def ask(self) -> str:
+        """Return the secret. A failure is an outage: the next attempt reads the file again."""
+        try:
+            return _first_line(self.path.read_bytes())
+        except OSError as error:
+            what = f"cannot be read ({_cause(error)})"
+        except ValueError as error:
+            what = str(error)
+        raise Unreachable(f"the file of {self.setting}, {self.path}, {what}; remedy: write the secret into it")
+
+
+@dataclass(frozen=True, slots=True)
 class SecretCommand:
-    """The command that a setting names."""
+    """The command that a setting names. It runs without a shell, and must end within `LIMIT_S`."""
 
     setting: str
     arguments: tuple[str, ...]
@@ -46,20 +64,30 @@ class SecretCommand:
             _end(process)
         if process.returncode != 0:
             raise self._failure(f"ended with status {process.returncode}")
-        secret = output.partition(b"\n")[0].rstrip(b"\r")
         try:
-            text = secret.decode()
-        except UnicodeDecodeError:
-            raise self._failure("gave an output that is not UTF-8") from None
-        if not text.strip():
-            raise self._failure("gave no output")
-        return text
+            return _first_line(output)
+        except ValueError as error:
+            raise self._failure(str(error)) from None
 
     def _failure(self, what: str) -> Unreachable:
         return Unreachable(
             f"the command of {self.setting}, {self.arguments[0]}, {what}; remedy: run it as this process's user, and correct it"
             " (its output is not shown, because it may hold the secret)"
         )
+
+
+SecretSource: TypeAlias = SecretFile | SecretCommand
+
+
+def _first_line(text: bytes) -> str:
+    """Return the secret. Raise ValueError with what is wrong, which does not repeat the text."""
+    try:
+        line = text.partition(b"\n")[0].rstrip(b"\r").decode()
+    except UnicodeDecodeError:
+        raise ValueError("has a first line that is not UTF-8") from None
+    if not line.strip():
+        raise ValueError("has an empty first line")
+    return line
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
