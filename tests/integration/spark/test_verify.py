@@ -5,8 +5,14 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import socket
+import threading
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -42,6 +48,44 @@ def test_an_address_that_the_driver_refuses_is_not_quoted(lake: Lake) -> None:
     with pytest.raises(SetupError, match=r"the source .*cannot use its address.*--source") as told:
         SourceDatabase(lake.spark, "jdbc:postgresql://127.0.0.1:5x/shop?user=me&password=hunter2")
     assert "hunter2" not in str(told.value)
+
+
+@contextmanager
+def asking_for_a_password(heard: list[bytes]) -> Iterator[int]:
+    """A PostgreSQL that asks for the password in clear, and then knows nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        asked = connection.recv(4096)
+                        if len(asked) == 8:  # whether it speaks TLS
+                            connection.sendall(b"N")
+                            connection.recv(4096)
+                        connection.sendall(b"R\0\0\0\x08\0\0\0\x03")
+                        heard.append(connection.recv(4096))
+                        connection.sendall(b"E\0\0\0\x1bSFATAL\0C28P01\0Mnobody\0\0")
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield server.getsockname()[1]
+
+
+def test_the_password_may_be_in_a_file_of_libpqs(lake: Lake, tmp_path: Path) -> None:
+    """So that no command line has it."""
+    file = tmp_path / "pgpass"
+    file.write_text("127.0.0.1:*:shop:me:hunter2\n")
+    file.chmod(0o600)
+    system: Any = cast("Any", lake.spark._jvm).java.lang.System
+    system.setProperty("org.postgresql.pgpassfile", str(file))
+    heard: list[bytes] = []
+    try:
+        with asking_for_a_password(heard) as port, pytest.raises(SetupError):
+            SourceDatabase(lake.spark, build_jdbc_url(f"host=127.0.0.1 port={port} dbname=shop user=me"))
+    finally:
+        system.clearProperty("org.postgresql.pgpassfile")
+    assert b"hunter2" in b"".join(heard)
 
 
 def test_it_waits_for_the_first_cut_of_a_mirror_that_starts_after_it(lake: Lake, database: str) -> None:
