@@ -267,6 +267,10 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError.LEADER_NOT_AVAILABLE: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (Unreachable, _AWAY),
+    KafkaError._AUTO_OFFSET_RESET: (
+        Unreachable,
+        "records are gone that were there a moment ago: they were deleted, or the topic was created again; another read takes what is there now",
+    ),
     KafkaError._AUTHENTICATION: (AccessDenied, "check sasl.* and ssl.* in kafka.options"),
     KafkaError.SASL_AUTHENTICATION_FAILED: (AccessDenied, "check sasl.* in kafka.options"),
     KafkaError._SSL: (

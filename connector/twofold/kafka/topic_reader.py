@@ -24,7 +24,7 @@ from typing import Literal, NamedTuple
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from twofold.errors import RunEnded, TwofoldError, Unreachable
+from twofold.errors import TwofoldError, Unreachable
 from twofold.kafka.client import (
     MOVING,
     NO_GROUP,
@@ -234,11 +234,11 @@ class _Reading:
         """The first partition that has not ended."""
         return next(iter(self.positions))
 
-    def silence(self, timeout_s: float, known_end: int) -> TwofoldError:
+    def silence(self, timeout_s: float, known_end: int) -> Unreachable:
         """Return the error that nothing came for so long, though a partition has this end."""
         topic, partition = place = self.next_place
         if 0 <= known_end < self._stretches[place][1]:
-            return RunEnded(
+            return Unreachable(
                 f"Kafka has lost records of {place}: it ended at offset {self._stretches[place][1]} when this read began, and ends at"
                 f" {known_end} now: it was deleted and created again, or a broker took over that had less; another read takes what is there now"
             )

@@ -9,7 +9,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, Message
 
-from twofold.errors import RunEnded, SetupError, TwofoldError, Unreachable
+from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.kafka import topic_reader
 from twofold.kafka.client import NO_GROUP, NOT_ALLOWED, PARTITION_EOF
 from twofold.kafka.topic_reader import PartitionId, TopicReader
@@ -84,7 +84,7 @@ def test_only_silence_ends_it_and_is_named(clock: list[float]) -> None:
 def test_a_partition_that_is_shorter_now_has_lost_records(clock: list[float], high: int) -> None:
     """Not one whose end nobody knows, or that has an open transaction before its end."""
     batch = [said(A, 3), said(A, 4, PARTITION_EOF)]
-    with pytest.raises(RunEnded, match=r"lost records of a \[0\]: it ended at offset 8 .* and ends at 4 now"):
+    with pytest.raises(Unreachable, match=r"lost records of a \[0\]: it ended at offset 8 .* and ends at 4 now"):
         [*reader(Consumer(clock, batch, high=4)).read({A: (3, 8)})]
     with pytest.raises(Unreachable, match="a transaction is open there"):
         [*reader(Consumer(clock, batch, high=high)).read({A: (3, 8)})]
