@@ -48,7 +48,8 @@ from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.sinks.iceberg_group import IcebergGroup, member_catalog
+from twofold_spark.session import member_catalog
+from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
@@ -279,16 +280,14 @@ def follow(
         for key, value in WAREHOUSE_CATALOG.settings(str(folder / its), name).items():
             spark.conf.set(key, value)
 
-    place = IcebergGroup(catalog)
+    place = IcebergPlace(catalog, of_group=len(prefixes) > 1)
 
     def one(prefix: str) -> Mirror:
         report: dict[str, Any] = (
             {} if len(prefixes) > 1 else {"report": lambda applied: cuts.note({prefix: applied.cut.sequence})}
         )
         # As a job that runs on.
-        return Mirror(
-            kafka, registry, prefix, lambda spark: place.make_sink(spark, prefix), maintain_at_once=False, **report
-        )
+        return Mirror(kafka, registry, prefix, place, maintain_at_once=False, **report)
 
     mirrors = {prefix: one(prefix) for prefix in prefixes}
     if len(prefixes) == 1:
@@ -297,7 +296,7 @@ def follow(
         stream, close = mirror.open_stream(spark), mirror.close
     else:
         group = GroupMirror(
-            kafka, registry, mirrors, place.make_cuts,
+            kafka, registry, mirrors, place,
             report=lambda cut: cuts.note({p: each.sequence for p, each in cut.members.items()}),
         )  # fmt: skip
         job = StreamingJob("mirror", group, meanwhile=group.look_if_due)

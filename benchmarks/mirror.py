@@ -48,7 +48,7 @@ from helpers.spark.writer import Open, Writer, table
 from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
@@ -299,7 +299,7 @@ class Bench:
             kafka,
             registry,
             prefix,
-            lambda its: IcebergSink(its, prefix),
+            IcebergPlace(),
             report=lambda a: self.applied.append((a, time.time())),
             maintain_every=10_000,
         )

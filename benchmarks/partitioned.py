@@ -25,7 +25,7 @@ from twofold_spark import session
 from twofold_spark.java_classes import java_class
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks.iceberg_branches import MERGES
-from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.iceberg_tables import full_name, load_table
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.partitioning import Partitioning, parse_partitioning
@@ -69,8 +69,9 @@ def files_of_region(spark: SparkSession, name: str) -> tuple[int, int]:
 def measure(spark: SparkSession, rows: int, rounds: int) -> None:
     given = [(name + mode, by) for name, by in CASES.items() for mode in ("", FANOUT)[: 2 if by else 1]]
     partitioning = Partitioning(tuple(parse_partitioning(f"public.{name}={by}") for name, by in given if by))
-    sink = IcebergSink(spark, "bench", partitioning=partitioning)
-    sink.open()
+    place = IcebergPlace(partitioning=partitioning)
+    place.open(spark, ("bench",))
+    sink = place.make_sink(spark, "bench")
     cases = [Case(MirrorTable(f"bench.public.{name}", "public", name, ("id",))) for name, _ in given]
     for sequence in range(1, rounds + 2):
         random.shuffle(cases)

@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -225,19 +225,26 @@ def fork_session(spark: SparkSession) -> SparkSession:
     """
     own = spark.newSession()
     for key, value in spark.conf.getAll.items():
-        if own.conf.isModifiable(key):
+        # Spark knows no catalog's settings, so it does not call them modifiable.
+        if own.conf.isModifiable(key) or key.startswith("spark.sql.catalog."):
             own.conf.set(key, value)
     return own
 
 
-def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: str, prefixes: Mapping[str, str]) -> None:
-    """Make the catalogs of a group's members, by prefix, each in a folder of the warehouse.
+def member_catalog(catalog: str, prefix: str) -> str:
+    """Return the catalog of a member's tables: its name must be a word of SQL."""
+    return f"{catalog}_{re.sub('[^A-Za-z0-9_]', '_', prefix)}"
+
+
+def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: str, prefixes: Iterable[str]) -> None:
+    """Make the catalogs of a group's members, each in a folder of the warehouse.
 
     Catalogs that the session has stay as they are. Beside a catalog of the user's choice all must
     be there.
     """
     ours = str(spark.conf.get(f"spark.sql.catalog.{catalog}.uri", "")).startswith(f"jdbc:sqlite:{warehouse}/")
-    for prefix, name in prefixes.items():
+    for prefix in prefixes:
+        name = member_catalog(catalog, prefix)
         if spark.conf.get(f"spark.sql.catalog.{name}", None) is not None:
             continue
         if not ours:

@@ -35,7 +35,7 @@ from twofold_spark.session import open_member_catalogs, open_session
 
 warehouse, java_home, *banks = sys.argv[1:]
 spark = open_session(warehouse, java_home=java_home, name="auditor")
-open_member_catalogs(spark, warehouse, "twofold", {bank: f"twofold_{bank}" for bank in banks})
+open_member_catalogs(spark, warehouse, "twofold", banks)
 seen = 0
 while True:
     try:

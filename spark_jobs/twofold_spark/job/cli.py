@@ -42,6 +42,7 @@ from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.job.mirrors import run_mirror
 from twofold_spark.signals import ended_at_once
 from twofold_spark.sinks import partitioning
+from twofold_spark.sinks.interface import Reader
 from twofold_spark.sources.kafka_client import Kafka, require_reachable
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
@@ -144,9 +145,8 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
     if registry is not None:
         finder = LastChangeFinder(spark, connect_kafka(spark, options, options.prefix), registry)
     verification = Verification(
-        spark,
         source,
-        reader=options.sink.make_reader(spark, options.prefix, catalog=options.catalog),
+        reader=_open_reader(spark, options),
         prefix=options.prefix,
         publication=options.publication or options.prefix,
         patience=options.patience,
@@ -159,6 +159,14 @@ def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Name
     if differs and not options.bootstrap:
         print_progress("with --bootstrap and --registry, verify names the last commit of each row that differs")
     return 1 if verification.list_missing() or differs else 0
+
+
+def _open_reader(spark: SparkSession, options: argparse.Namespace) -> Reader:
+    """Open the mirror that is compared; a group's member may have a catalog of its own."""
+    reader: Reader = options.sink.make_reader(spark, catalog=options.catalog)
+    if options.sink.name == "iceberg" and reader.find_cut() is not None and reader.is_of_group():
+        session.open_member_catalogs(spark, options.warehouse, options.catalog, (options.prefix,))
+    return reader
 
 
 @contextmanager

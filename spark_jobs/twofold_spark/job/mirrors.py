@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
-from twofold_spark.errors import SetupError
 from twofold_spark.job.arguments import check_partitioning, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.mirror.applied_batch import AppliedBatch
@@ -18,10 +17,8 @@ from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S
-from twofold_spark.sinks.cuts import Cut
-from twofold_spark.sinks.global_cuts import GlobalCut
-from twofold_spark.sinks.iceberg_group import member_catalog
-from twofold_spark.sinks.interface import GroupPlace, Reader, Sink
+from twofold_spark.sinks.cuts import GlobalCut
+from twofold_spark.sinks.place import Place
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_groups import find_members
@@ -46,29 +43,32 @@ def _run(
     ending = threading.Event()
     check_partitioning(Registry(options.registry), prefixes, options.sink.partitioning)
     first, *others = prefixes
-    made = {"catalog": options.catalog, "format_version": options.format_version, "write_mode": options.write_mode}
-    group = options.sink.make_group(**made) if others else None
+    place = options.sink.make_place(
+        of_group=bool(others),
+        catalog=options.catalog,
+        format_version=options.format_version,
+        write_mode=options.write_mode,
+    )
     if others and options.sink.name == "iceberg":
-        catalogs = {prefix: member_catalog(options.catalog, prefix) for prefix in prefixes}
-        session.open_member_catalogs(spark, options.warehouse, options.catalog, catalogs)
+        session.open_member_catalogs(spark, options.warehouse, options.catalog, prefixes)
     progress = {
         prefix: ProgressPublisher(spark, kafka, prefix, options.group or f"{prefix}.mirror", print_progress)
         for prefix in prefixes
     }
     mirrors = {
-        prefix: _make_mirror(kafka, options, prefix, group, ending, _reporter(metrics, progress[prefix]))
+        prefix: _make_mirror(kafka, options, prefix, place, ending, _reporter(metrics, progress[prefix]))
         for prefix in prefixes
     }
     whole: Mirror | GroupMirror = mirrors[first]
     job = StreamingJob("mirror", whole)
-    if group is not None:
-        whole = _make_group_mirror(kafka, options, mirrors, group, metrics)
+    if others:
+        whole = _make_group_mirror(kafka, options, mirrors, place, metrics)
         job = StreamingJob("mirror", whole, meanwhile=whole.look_if_due)
     checkpoint = options.checkpoint or options.sink.default_checkpoint(options.warehouse, None if others else first)
     try:
-        if group is None:
-            cut = _read_last_cut(options.sink.make_reader(spark, first, catalog=options.catalog), first)
-            mirrors[first].catch_up(spark, cut, checkpoint)
+        if not others:
+            last = options.sink.make_reader(spark, catalog=options.catalog).find_cut()
+            mirrors[first].catch_up(spark, last.find_part(first) if last is not None else None, checkpoint)
         job.start(whole.open_stream(spark), checkpoint, options.trigger)
         for publisher in progress.values():
             publisher.start()
@@ -79,23 +79,14 @@ def _run(
             publisher.close()
 
 
-def _read_last_cut(reader: Reader, prefix: str) -> Cut | None:
-    """Return the last published cut; None where no mirror has been."""
-    try:
-        reader.check_prefix(prefix)
-    except SetupError:
-        return None
-    return reader.find_cut()
-
-
 def _make_group_mirror(
-    kafka: Kafka, options: argparse.Namespace, mirrors: Mapping[str, Mirror], group: GroupPlace, metrics: JobMetrics
+    kafka: Kafka, options: argparse.Namespace, mirrors: Mapping[str, Mirror], place: Place, metrics: JobMetrics
 ) -> GroupMirror:
     return GroupMirror(
         kafka,
         Registry(options.registry),
         mirrors,
-        group.make_cuts,
+        place,
         maintain_every=options.maintain_every,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
         # A run to the end of what is there has no time to look again.
@@ -110,27 +101,15 @@ def _make_mirror(
     kafka: Kafka,
     options: argparse.Namespace,
     prefix: str,
-    group: GroupPlace | None,
+    place: Place,
     ending: threading.Event,
     report: Callable[[AppliedBatch], None],
 ) -> Mirror:
-    def make_sink(its: SparkSession) -> Sink:
-        if group is not None:
-            return group.make_sink(its, prefix)
-        sink: Sink = options.sink.make_sink(
-            its,
-            prefix,
-            catalog=options.catalog,
-            format_version=options.format_version,
-            write_mode=options.write_mode,
-        )
-        return sink
-
     return Mirror(
         kafka,
         Registry(options.registry),
         prefix,
-        make_sink,
+        place,
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
         unreadable=options.unreadable,

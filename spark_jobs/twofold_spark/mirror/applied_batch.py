@@ -13,8 +13,6 @@ class AppliedBatch:
     """One batch that was applied and published."""
 
     cut: Cut
-    offset: int
-    """Offset of its last commit record, in the commits topic."""
     transactions: int
     changes: int
     """Merged changes: records without tombstones, and without those that the tables had."""

@@ -3,13 +3,11 @@
 The stream of the members' commit records and frontiers only says that there is more. While a global
 transaction holds others back, time begins rounds as well. Each round reads the frontiers, then the
 commit records, and chooses the greatest global cut. Each member is brought to its part of it by a
-mirror of its own, with tables and cuts of its own. Then one row makes the parts a global cut.
+mirror of its own, in one batch. Then the parts are published as one global cut; a large one is
+approached in several.
 
-A process that ends between may leave a member ahead of the last global cut. The next cut is not
-behind it: frontiers and commit records only grow. Readers go by the row.
-
-A sink whose transaction has all of it leaves nobody ahead. A member's part is one batch there, so
-a large cut is approached in several global cuts.
+A process that ends between may leave tables ahead of the last global cut. The next cut is not
+behind it: frontiers and commit records only grow. Readers go by the versions of the cut.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -34,7 +31,8 @@ from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import RANGES_PER_BATCH, Mirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport
 from twofold_spark.session import fork_session
-from twofold_spark.sinks.global_cuts import GlobalCut, GlobalCuts, MemberCut
+from twofold_spark.sinks.cuts import GlobalCut
+from twofold_spark.sinks.place import Place
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.group_topics import GroupTopics
 from twofold_spark.sources.kafka_client import Kafka
@@ -51,7 +49,7 @@ class GroupMirror:
         kafka: Kafka,
         registry: Registry,
         mirrors: Mapping[str, Mirror],
-        make_cuts: Callable[[SparkSession], GlobalCuts],
+        place: Place,
         *,
         maintain_every: int = 100,
         keep_cuts: dt.timedelta = dt.timedelta(hours=1),
@@ -69,11 +67,8 @@ class GroupMirror:
         self._pool = ThreadPoolExecutor(len(mirrors), thread_name_prefix="member")
         self._sessions: dict[str, SparkSession] = {}
         """By prefix: what a merge sets is a session's, and members are merged side by side."""
-        self._make_cuts = make_cuts
-        self._cuts: GlobalCuts | None = None
-        self._number = 0
-        self._oldest: GlobalCut | None = None
-        """The oldest that is kept, if it was looked for: none before it is needed."""
+        self._place = place
+        self._has_begun = False
         self._schedule = MaintenanceSchedule(maintain_every)
         self._keep_cuts = keep_cuts
         self._is_maintenance_due = False
@@ -113,37 +108,37 @@ class GroupMirror:
 
     def _run_round(self, spark: SparkSession) -> None:
         """Apply and publish what there is, mostly one global cut."""
-        if self._cuts is None:
-            self._cuts = self._make_cuts(spark)
-            self._begin(spark, self._cuts)
+        if not self._has_begun:
+            self._begin(spark)
+            self._has_begun = True
         self._reader.read(spark)
-        while self._advance(self._cuts):
+        while self._advance():
             pass
-        self._maintain_if_due(self._cuts)
+        self._maintain_if_due()
 
-    def _advance(self, cuts: GlobalCuts) -> bool:
+    def _advance(self) -> bool:
         """Apply and publish the next global cut, if there is one. Return whether one may follow."""
         streams = {prefix: topics.stream_id for prefix, topics in self._topics.items()}
         members = {prefix: topics.as_member(streams) for prefix, topics in self._topics.items()}
-        chosen, now = self._choose(cuts, members), self._clock()
+        chosen, now = self._choose(members), self._clock()
         if not self._membership.may_apply(chosen, {p: each.cut.sequence for p, each in self._mirrors.items()}, now):
             return False
         is_admitted = self._membership.admit(members, chosen, now)
         changed = {prefix for prefix, each in members.items() if chosen[prefix] != each.cut}
-        unreported: list[Callable[[], None]] = []
-        with cuts.together():
-            batches = self._apply({prefix: chosen[prefix] for prefix in changed}, whole=cuts.in_one_transaction)
-            unreported += (partial(mirror.report, batch) for mirror, batch in batches)
-            applied_at = self._clock()
-            if is_admitted or changed & self._membership.joined:
-                unreported.append(partial(self._report, self._publish(cuts, chosen)))
-                self._is_maintenance_due |= self._schedule.is_due(self._number - 1, self._number)
+        if not changed and not is_admitted:
+            return False
+        batches = self._apply({prefix: chosen[prefix] for prefix in changed})
+        applied_at = self._clock()
+        cut = self._publish(chosen)
         self._report_publishing(self._clock() - applied_at)
-        for report in unreported:
-            report()
-        return cuts.in_one_transaction and bool(changed)
+        for mirror, batch in batches:
+            mirror.report(batch)
+        if cut.members:
+            self._report(cut)
+        self._is_maintenance_due |= self._schedule.is_due(cut.number - 1, cut.number)
+        return bool(changed)
 
-    def _choose(self, cuts: GlobalCuts, members: Mapping[str, Member]) -> Mapping[str, int]:
+    def _choose(self, members: Mapping[str, Member]) -> Mapping[str, int]:
         """Choose the next cut. Say what holds it back, when it is time."""
         now, waits = self._clock(), find_waits(members)
         waited_s = self._wait_clock.measure(waits, now)
@@ -153,13 +148,12 @@ class GroupMirror:
         if self._wait_report.note_waits(members, waits, waited_s, held_loads, now):
             for line in self._wait_report.lines:
                 self._warn(line)
-            cuts.replace_waits(self._wait_report.waits)
-            self._is_maintenance_due |= self._schedule.is_due(self._number, self._number)
+            self._place.replace_waits(self._wait_report.waits)
+            number = self._place.next_number
+            self._is_maintenance_due |= self._schedule.is_due(number, number)
         self._report_waits(len(self._wait_report.waits))
         is_waiting = bool(waits or held_loads) or self._wait_report.is_waiting
         self._next_at = now + NAMED_AFTER_S if is_waiting else float("inf")
-        if not cuts.in_one_transaction:
-            return whole
         return greatest_step(members, loads, whole, self._find_limits)
 
     def _find_limits(self, factor: int) -> dict[str, int]:
@@ -175,18 +169,15 @@ class GroupMirror:
         self._reader.close()
         for mirror in self._mirrors.values():
             mirror.close()
-        if self._cuts is not None:
-            self._cuts.close()
+        self._place.close()
 
-    def _begin(self, spark: SparkSession, cuts: GlobalCuts) -> None:
-        last = cuts.open(tuple(self._mirrors))
-        if last is not None:
-            self._number = last.number
-        parts: Mapping[str, MemberCut] = last.members if last is not None else {}
+    def _begin(self, spark: SparkSession) -> None:
+        self._place.open(spark, tuple(self._mirrors))
+        parts = self._place.last.members if self._place.last is not None else {}
         for prefix, mirror in self._mirrors.items():
             self._sessions[prefix] = fork_session(spark)
             mirror.begin(self._sessions[prefix])
-            if (part := parts.get(prefix)) is not None:
+            if (part := parts.get(prefix)) is not None and part.sequence:
                 self._topics[prefix].start_from(part.sequence, part.offset, mirror.cut.identity)
             else:
                 self._topics[prefix].start_with_first(mirror.cut.identity)
@@ -194,26 +185,20 @@ class GroupMirror:
             self._mirrors.keys(), parts.keys(), named_after_s=self._named_after_s, warn=self._warn
         )
 
-    def _apply(self, chosen: Mapping[str, int], *, whole: bool) -> list[tuple[Mirror, AppliedBatch]]:
-        """Bring these members to their parts; return the batches that are not reported.
-
-        `whole`: each part is one batch, which is published with the others.
-        """
-        unreported: list[tuple[Mirror, AppliedBatch]] = []
+    def _apply(self, chosen: Mapping[str, int]) -> list[tuple[Mirror, AppliedBatch]]:
+        """Bring these members to their parts; return the batches, which are published later."""
+        batches: list[tuple[Mirror, AppliedBatch]] = []
 
         def apply(prefix: str) -> None:
             topics, mirror, spark = self._topics[prefix], self._mirrors[prefix], self._sessions[prefix]
             if chosen[prefix] > mirror.cut.sequence:
                 held = topics.find_records(chosen[prefix])
-                for batch in mirror.apply_up_to(spark, chosen[prefix], held=held, behind=topics.offset, at_once=whole):
-                    if whole:
-                        unreported.append((mirror, batch))
-                    else:
-                        mirror.report(batch)
+                applied = mirror.apply_up_to(spark, chosen[prefix], held=held, behind=topics.offset)
+                batches.extend((mirror, batch) for batch in applied)
             topics.advance_to(chosen[prefix])
 
         self._at_once(chosen, apply)
-        return unreported
+        return batches
 
     def _at_once(self, prefixes: Iterable[str], do: Callable[[str], None]) -> None:
         """Do it for these members side by side, and raise an error when all have ended."""
@@ -222,35 +207,34 @@ class GroupMirror:
         for job in jobs:
             job.result()
 
-    def _publish(self, cuts: GlobalCuts, chosen: Mapping[str, int]) -> GlobalCut:
-        parts = {}
-        for prefix in sorted(self._membership.joined):
-            sequence = chosen[prefix]
-            if (shown := self._mirrors[prefix].cut.sequence) != sequence:
+    def _publish(self, chosen: Mapping[str, int]) -> GlobalCut:
+        """Publish what the mirrors have applied, with how far the tables of all others are."""
+        parts = {prefix: mirror.cut for prefix, mirror in self._mirrors.items()}
+        joined = self._membership.joined
+        for prefix in joined:
+            if (shown := parts[prefix].sequence) != chosen[prefix]:
                 raise Refused(
-                    f"the mirror of {prefix} stands at cut {shown}, and the global cut names {sequence}: another job wrote to its tables",
+                    f"the mirror of {prefix} stands at cut {shown}, and the global cut names {chosen[prefix]}: another job wrote to its tables",
                     at_stake="global transactions would be torn",
                     repair="end the other job, and start over in a new place (--warehouse, and the address in --sink)",
                 )
-            parts[prefix] = MemberCut(sequence, self._topics[prefix].offset)
-        self._number += 1
-        cut = GlobalCut(self._number, parts)
-        cuts.publish(cut)
+        last = self._place.last
+        known = {**last.others, **last.members, **parts} if last is not None else parts
+        cut = GlobalCut(
+            self._place.next_number,
+            {prefix: parts[prefix] for prefix in sorted(joined)},
+            {prefix: known[prefix] for prefix in sorted({*known} - joined)},
+        )
+        self._place.publish(cut)
         return cut
 
-    def _maintain_if_due(self, cuts: GlobalCuts) -> None:
-        """Maintain the tables of global cuts, and a share of the members' tables."""
+    def _maintain_if_due(self) -> None:
+        """Maintain the table of cuts, and a share of the members' tables."""
         are_members_due = any(each.is_maintenance_due for each in self._mirrors.values())
-        if self._is_maintenance_due or (are_members_due and self._oldest is None):
-            # Before the members' cuts that only these name.
-            self._oldest = cuts.forget(self._keep_cuts)
+        if self._is_maintenance_due or are_members_due:
+            self._place.forget(self._keep_cuts)
         if self._is_maintenance_due:
-            cuts.maintain(self._keep_cuts)
+            self._place.maintain(self._keep_cuts)
             self._is_maintenance_due = False
         if are_members_due:
-            self._at_once(self._mirrors, self._maintain_member)
-
-    def _maintain_member(self, prefix: str) -> None:
-        """Keep all its cuts if the oldest global cut has none of it: later ones may have."""
-        part = self._oldest.members.get(prefix) if self._oldest is not None else None
-        self._mirrors[prefix].maintain_if_due(part.sequence if part is not None else 0)
+            self._at_once(self._mirrors, lambda prefix: self._mirrors[prefix].maintain_if_due())

@@ -32,6 +32,7 @@ from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
 from twofold_spark.session import fork_session
 from twofold_spark.sinks.cuts import CUTS, Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.place import Place
 from twofold_spark.sources.commit_records import (
     CommitRecord,
     gap_refusal,
@@ -62,7 +63,7 @@ class Mirror:
         kafka: Kafka,
         registry: Registry,
         prefix: str,
-        make_sink: Callable[[SparkSession], Sink],
+        place: Place,
         *,
         batch_rows: int = 500_000,
         tables_at_once: int = 3,
@@ -78,7 +79,7 @@ class Mirror:
     ) -> None:
         self._prefix = prefix
         self._topic = CommitTopic(kafka, registry, prefix)
-        self._make_sink = make_sink
+        self._place = place
         self._merger = TableMerger(kafka, registry, prefix, unreadable)
         self._sizer = BatchSizer(batch_rows, batch_bytes)
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="merge")
@@ -100,9 +101,12 @@ class Mirror:
         self.begin(spark)
         # Closed while Spark runs: records that are abandoned make Spark log pages of errors.
         with closing(self._topic.decode(micro_batch)) as records:
-            for applied in self._apply_all(spark, records, rows=self._sizer.next_rows, ranges=RANGES_PER_BATCH):
-                self.report(applied)
-                self.maintain_if_due()
+            self._apply_and_report(spark, records)
+
+    def _apply_and_report(self, spark: SparkSession, records: Iterator[CommitRecord]) -> None:
+        for applied in self._apply_all(spark, records, rows=self._sizer.next_rows, ranges=RANGES_PER_BATCH):
+            self.report(applied)
+            self.maintain_if_due()
 
     @property
     def next_rows(self) -> int:
@@ -111,14 +115,16 @@ class Mirror:
 
     @property
     def cut(self) -> Cut:
-        """The last published cut."""
+        """The last cut, which a group's mirror may not have published."""
         return self._next.cut
 
     def begin(self, spark: SparkSession) -> None:
-        """Open the sink, and take over what an earlier process published; once."""
+        """Take over what an earlier process published; once. A group's mirror opens the place."""
         if self._sink is None:
-            self._sink = self._make_sink(spark)
-            self._next.start_from(self._sink)
+            if not self._place.of_group:
+                self._place.open(spark, (self._prefix,))
+            self._sink = self._place.make_sink(spark, self._prefix)
+            self._next.start_from(self._sink, self._place.find_part(self._prefix))
 
     def catch_up(self, spark: SparkSession, cut: Cut | None, checkpoint: str) -> None:
         """Apply what the tables lack and the stream would not read, before the stream starts.
@@ -139,12 +145,11 @@ class Mirror:
         own = fork_session(spark)
         self.begin(own)
         try:
-            for applied in self.apply_up_to(own, sequence, held=None, behind=EARLIEST - 1, at_once=False):
-                self.report(applied)
-                self.maintain_if_due()
+            with closing(self._topic.read_after(own, EARLIEST - 1)) as records:
+                due = takewhile(lambda record: record.sequence <= sequence, records)
+                self._apply_and_report(own, due)
         finally:
-            assert self._sink is not None, "it began"
-            self._sink.close()
+            self._place.close()
             self._sink = None  # the stream has a session of its own
 
     def apply_up_to(
@@ -154,18 +159,15 @@ class Mirror:
         *,
         held: Iterable[CommitRecord] | None,
         behind: int,
-        at_once: bool,
-    ) -> Generator[AppliedBatch]:
-        """Apply the commit records up to a sequence number; publish the cuts.
+    ) -> list[AppliedBatch]:
+        """Apply the commit records up to a sequence number, in one batch of a group's mirror.
 
-        They are read behind an offset, unless they are held. Yield each batch after its cut, for
-        `report`. `at_once`: all of them are one batch.
+        They are read behind an offset, unless they are held. Return the batch, for `report`.
         """
-        rows = (lambda: sys.maxsize) if at_once else self._sizer.next_rows
         source = (record for record in held) if held is not None else self._topic.read_after(spark, behind)
         with closing(source) as records:
             due = takewhile(lambda record: record.sequence <= sequence, records)
-            yield from self._apply_all(spark, due, rows=rows, ranges=sys.maxsize if at_once else RANGES_PER_BATCH)
+            return list(self._apply_all(spark, due, rows=lambda: sys.maxsize, ranges=sys.maxsize))
 
     def report(self, applied: AppliedBatch) -> None:
         """Report a batch that is published."""
@@ -175,17 +177,17 @@ class Mirror:
     def is_maintenance_due(self) -> bool:
         return bool(self._due_tables)
 
-    def maintain_if_due(self, since: int | None = None) -> None:
+    def maintain_if_due(self) -> None:
         """Maintain some of the changed tables, between two batches: beside a merge it would
         conflict.
-
-        Cuts from commit record `since` on stay.
         """
         if self._due_tables and self._sink is not None:
-            due = [
-                table for table in self._due_tables.take_share() if table == CUTS or table in self._next.cut.versions
-            ]
-            self._sink.maintain(due, self._keep_cuts, since)
+            share = self._due_tables.take_share()
+            if CUTS in share:
+                self._place.forget(self._keep_cuts)
+                self._place.maintain(self._keep_cuts)
+            if due := [table for table in share if table in self._next.cut.versions]:
+                self._sink.maintain(due, self._keep_cuts)
 
     def _apply_all(
         self,
@@ -208,7 +210,8 @@ class Mirror:
                 applied = self._apply(spark, self._sink, batch)
                 del batch  # before the next one is read
                 if self._schedule.is_due(before, self._next.cut.sequence):
-                    self._due_tables.add((CUTS, *sorted(self._changed_tables)))
+                    own = () if self._place.of_group else (CUTS,)
+                    self._due_tables.add((*own, *sorted(self._changed_tables)))
                     self._changed_tables.clear()
                 yield applied
 
@@ -216,8 +219,8 @@ class Mirror:
         """Release what the mirror holds, after the last batch."""
         self._pool.shutdown()
         self._merger.close()
-        if self._sink is not None:
-            self._sink.close()
+        if not self._place.of_group:
+            self._place.close()
 
     def open_stream(self, spark: SparkSession) -> DataFrame:
         """Open the stream that this mirror follows."""
@@ -264,7 +267,6 @@ class Mirror:
         self._sizer.record_batch(rows, sum(o.bytes for o in outcomes.values()))
         return AppliedBatch(
             cut=self._next.cut,
-            offset=last.offset,
             transactions=sum(r.transactions for r in batch),
             changes=sum(o.changes for o in outcomes.values()),
             tables=len(tables),
@@ -280,11 +282,15 @@ class Mirror:
     def _publish(
         self, spark: SparkSession, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]
     ) -> None:
-        """Publish the batch's cut; without a table that only the step of all tables refuses."""
+        """Publish the batch's cut; without a table that only the step of all tables refuses.
+
+        A group's mirror publishes the cuts of all members.
+        """
         while True:
             going_on = {table: number for table, number in applied.items() if str(table) not in stopped}
             try:
-                return self._next.publish(sink, last, going_on, stopped)
+                self._next.advance(sink, last, going_on, stopped)
+                return None if self._place.of_group else sink.publish(self._next.cut)
             except TableRefused as refused:
                 table = next((each for each in going_on if str(each) == refused.table), None)
                 if table is None:

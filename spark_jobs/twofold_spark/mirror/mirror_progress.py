@@ -56,7 +56,7 @@ class ProgressPublisher:
         cut = applied.cut
         progress = {"sequence": cut.sequence, "applied_lsn": cut.applied_lsn, "committed_us": cut.committed_us}
         with self._lock:
-            self._last = applied.offset + 1, progress
+            self._last = cut.offset + 1, progress
             self._write(*self._last)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The mirror's last published cut, and what the next one must say of each table."""
+"""The last cut of one source, and what the next one must say of each table."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class NextCut:
         self._prefix = prefix
         self._warn = warn
         self.cut = NO_CUT
-        """The last published one."""
+        """The last one."""
         self._ahead: dict[str, int] = {}
         """Tables that have more than the cut, and their sequence numbers."""
 
-    def start_from(self, sink: Sink) -> None:
+    def start_from(self, sink: Sink, cut: Cut | None) -> None:
         """Take over what an earlier process published."""
-        self.cut = sink.open() or self.cut
+        self.cut = cut or self.cut
         if self.cut.whole:
             return
         names = (name.partition(".") for name in self.cut.versions)
@@ -58,8 +58,8 @@ class NextCut:
         """Whether only a reload can bring the table up to date."""
         return str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
 
-    def publish(self, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]) -> None:
-        """Publish the cut of a batch that ends with `last`.
+    def advance(self, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]) -> None:
+        """Make the cut of a batch that ends with `last`.
 
         `applied` has the batch's tables, without the stopped ones.
         """
@@ -77,8 +77,8 @@ class NextCut:
             backfilling=tuple(sorted(name for name in versions if self._topic_of(name) in last.backfilling)),
             stopped=tuple(sorted(stopped)),
             stream_id=last.stream_id,
+            offset=last.offset,
         )
-        sink.publish(self.cut)
 
     def _topic_of(self, table: str) -> str:
         return topic_of(self._prefix, *to_postgres_names(table))

@@ -31,15 +31,12 @@ from collections.abc import Iterator, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark.errors import SPARK_ERRORS, SetupError, UsageError, first_line
+from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, UsageError, first_line
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks.cuts import NO_CUT, NO_LIMIT, Cut, CutLimit
-from twofold_spark.sinks.delta_group import DeltaGroup
-from twofold_spark.sinks.delta_tables import DeltaReader
-from twofold_spark.sinks.global_cuts import GlobalCut
-from twofold_spark.sinks.iceberg_group import IcebergGroup
+from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut
 from twofold_spark.sinks.iceberg_tables import IcebergReader
 from twofold_spark.sinks.interface import Reader
+from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sources.topic_names import reload_command
 
 
@@ -49,18 +46,15 @@ class Tables(Mapping[str, DataFrame]):
     A name is `schema.name`, in the mirror of a source group `prefix.schema.name`.
     """
 
-    def __init__(
-        self, number: int, members: Mapping[str, Cut], readers: Mapping[str, Reader], *, of_group: bool
-    ) -> None:
-        self.number = number
-        """The number of the cut: in the mirror of one source that of its last commit record."""
-        self.members = members
+    def __init__(self, reader: Reader, cut: GlobalCut, *, of_group: bool) -> None:
+        self.number = cut.number
+        self.members = cut.members
         """The cut of each source, by topic prefix."""
-        self._readers = readers
+        self._reader = reader
         self._places = {
             f"{prefix}.{name}" if of_group else name: (prefix, name)
-            for prefix, cut in members.items()
-            for name in (*cut.versions, *cut.stopped_tables)
+            for prefix, part in cut.members.items()
+            for name in (*part.versions, *part.stopped_tables)
         }
 
     @property
@@ -74,7 +68,7 @@ class Tables(Mapping[str, DataFrame]):
 
     def __getitem__(self, name: str) -> DataFrame:
         prefix, table = self._places[name]
-        cut, reader = self.members[prefix], self._readers[prefix]
+        cut = self.members[prefix]
         if table in cut.stopped:
             raise SetupError(f"{name} was stopped by a refusal: `{reload_command(table)}` brings it back into cuts")
         version = cut.versions[table]
@@ -84,11 +78,11 @@ class Tables(Mapping[str, DataFrame]):
                 "`twofold status` shows how far it is. To read the rows that exist, read the table by its name"
             )
         try:
-            return reader.read_table(table, version)
+            return self._reader.read_table(prefix, table, version)
         except SPARK_ERRORS as error:
             raise SetupError(
                 f"cannot read {name} as of cut {cut}, its version {version}: {first_line(error)}; "
-                f"{_describe_kept_cuts(reader)}"
+                f"{_describe_kept_cuts(self._reader)}"
             ) from error
 
     def __iter__(self) -> Iterator[str]:
@@ -112,50 +106,40 @@ def read_cut(
 ) -> Tables:
     """Return the last cut at or before what is given, of the Iceberg catalog or of a reader.
 
-    Raise an error if there is none. The mirror of a source group has only its last cut.
+    Raise an error if there is none. `at` holds for all sources of a group.
     """
     reader = reader or IcebergReader(spark, catalog)
     limit = CutLimit(sequence, lsn, round(at.timestamp() * 1_000_000) if at is not None else None)
-    group = _find_group(reader)
-    if group is not None and (last := group.make_cuts(spark).read_last()) is not None:
-        if limit != NO_LIMIT:
-            raise UsageError(
-                f"{group} has the mirror of a source group: read its last cut, without at, sequence or lsn"
-            )
-        return read_members(spark, group, last)
     cut = reader.find_cut(limit)
     if cut is None:
         up_to = f" at or before {limit}" if str(limit) else ""
         raise SetupError(f"no cut is published{up_to}; {_describe_kept_cuts(reader)}")
-    prefix = reader.read_prefix()
-    return Tables(cut.sequence, {prefix: cut}, {prefix: reader}, of_group=False)
+    of_group = reader.is_of_group()
+    if of_group and isinstance(reader, JdbcReader):
+        raise UsageError(
+            "the database has the mirror of a source group: read its tables by SQL, in one REPEATABLE READ transaction. "
+            "Spark reads each table in another one"
+        )
+    if of_group and not (sequence is None and lsn is None):
+        raise UsageError("in the mirror of a source group sequence and lsn would be those of one source: give `at`")
+    return Tables(reader, cut, of_group=of_group)
 
 
-def read_members(spark: SparkSession, group: DeltaGroup | IcebergGroup, cut: GlobalCut) -> Tables:
-    """Read what each member has in a global cut."""
-    readers = {prefix: group.make_reader(spark, prefix) for prefix in cut.members}
-    members = {}
-    for prefix, part in cut.members.items():
-        if not part.sequence:
-            members[prefix] = NO_CUT
-            continue
-        found = readers[prefix].find_cut(CutLimit(sequence=part.sequence))
-        if found is None or found.sequence != part.sequence:
-            raise SetupError(
-                f"the cut {cut} of the source group names the cut {part.sequence} of {prefix}, which is not kept or not "
-                f"whole; the last one before it is {found}: read the last cut again"
-            )
-        members[prefix] = found
-    return Tables(cut.number, members, readers, of_group=True)
-
-
-def _find_group(reader: Reader) -> DeltaGroup | IcebergGroup | None:
-    match reader:
-        case IcebergReader():
-            return IcebergGroup(reader.catalog)
-        case DeltaReader():
-            return DeltaGroup(reader.folder)
-    return None
+def read_source(reader: Reader, prefix: str) -> Tables:
+    """Return what the last cut has of one source, by `schema.name`."""
+    cut = reader.find_cut()
+    if cut is None:
+        raise SetupError(f"no cut is published; {_describe_kept_cuts(reader)}")
+    if prefix not in cut.members:
+        what, others = f"the mirror has no {prefix}", ", ".join(sorted(cut.members))
+        if reader.is_of_group():
+            raise SetupError(f"{what} yet: its last cut has {others}. The mirror adds a member with a complete cut")
+        raise Refused(
+            f"{what}: it is the mirror of the prefix {others}",
+            at_stake="nothing: nothing was compared",
+            repair=f"give --prefix {others}, or the place of the mirror of {prefix}",
+        )
+    return Tables(reader, GlobalCut(cut.number, {prefix: cut.members[prefix]}), of_group=False)
 
 
 def _describe_kept_cuts(reader: Reader) -> str:

@@ -1,18 +1,20 @@
-"""A cut as a row of a table of cuts, for the sinks whose tables have versions."""
+"""Cuts as rows of `twofold.cuts`, a row for each source; read where tables have versions."""
 
 from __future__ import annotations
 
 import datetime as dt
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from twofold_spark.sinks.cuts import Cut, CutLimit
-from twofold_spark.sinks.merge_sql import escape_literal
+from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut
 
 COLUMNS = (
-    "sequence bigint, applied_lsn bigint, committed_at timestamp, published_at timestamp, whole boolean, "
+    "number bigint, prefix string, joined boolean, sequence bigint, commit_offset bigint, applied_lsn bigint, "
+    "committed_at timestamp, published_at timestamp, whole boolean, "
     "tables array<struct<name: string, version: bigint>>, backfilling array<string>, stopped array<string>, "
     "stream_id string"
 )
@@ -20,34 +22,45 @@ COLUMNS = (
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
-def select_row(cut: Cut) -> str:
-    """Build a query that returns the cut as one row."""
-    versions = [f"named_struct('name', '{escape_literal(n)}', 'version', {v}L)" for n, v in cut.versions.items()]
-    backfilling, stopped = (
-        ", ".join(f"'{escape_literal(name)}'" for name in names) for names in (cut.backfilling, cut.stopped)
-    )
-    return (
-        f"SELECT {cut.sequence}L, {cut.applied_lsn}L, timestamp_micros({cut.committed_us}L), "
-        f"current_timestamp(), {'true' if cut.whole else 'false'}, "
-        f"CAST(array({', '.join(versions)}) AS array<struct<name: string, version: bigint>>), "
-        f"CAST(array({backfilling}) AS array<string>), CAST(array({stopped}) AS array<string>), "
-        f"'{escape_literal(cut.stream_id)}'"
-    )
+def make_rows(cut: GlobalCut) -> list[dict[str, Any]]:
+    """Make the rows of a cut, published now."""
+    now = dt.datetime.now(dt.UTC)
+    return [
+        {
+            "number": cut.number,
+            "prefix": prefix,
+            "joined": joined,
+            "sequence": part.sequence,
+            "commit_offset": part.offset,
+            "applied_lsn": part.applied_lsn,
+            "committed_at": _EPOCH + dt.timedelta(microseconds=part.committed_us),
+            "published_at": now,
+            "whole": part.whole,
+            "tables": [{"name": name, "version": int(version)} for name, version in part.versions.items()],
+            "backfilling": list(part.backfilling),
+            "stopped": list(part.stopped),
+            "stream_id": part.stream_id,
+        }
+        for prefix, part, joined in cut.parts
+    ]
 
 
-def make_row(cut: Cut) -> dict[str, Any]:
-    """Make the cut's row, published now."""
-    return {
-        "sequence": cut.sequence,
-        "applied_lsn": cut.applied_lsn,
-        "committed_at": _EPOCH + dt.timedelta(microseconds=cut.committed_us),
-        "published_at": dt.datetime.now(dt.UTC),
-        "whole": cut.whole,
-        "tables": [{"name": name, "version": int(version)} for name, version in cut.versions.items()],
-        "backfilling": cut.backfilling,
-        "stopped": cut.stopped,
-        "stream_id": cut.stream_id,
-    }
+def combine_rows(number: int, rows: Iterable[Any]) -> GlobalCut:
+    """Make a cut of its rows; their `tables` are a mapping here, and `committed_us` is a number."""
+    parts: dict[bool, dict[str, Cut]] = {True: {}, False: {}}
+    for row in rows:
+        parts[row["joined"]][row["prefix"]] = Cut(
+            sequence=row["sequence"],
+            applied_lsn=row["applied_lsn"],
+            committed_us=row["committed_us"],
+            whole=row["whole"],
+            versions=row["tables"],
+            backfilling=tuple(row["backfilling"]),
+            stopped=tuple(row["stopped"]),
+            stream_id=row["stream_id"],
+            offset=row["commit_offset"],
+        )
+    return GlobalCut(number, parts[True], parts[False])
 
 
 def time_ago(keep: dt.timedelta) -> str:
@@ -55,50 +68,40 @@ def time_ago(keep: dt.timedelta) -> str:
     return f"(current_timestamp() - INTERVAL '{keep.total_seconds():.6f}' SECOND)"
 
 
-def find_first_kept(cuts: DataFrame, keep: dt.timedelta, number: str = "sequence") -> int:
+def find_first_kept(cuts: DataFrame, keep: dt.timedelta) -> int:
     """Return the number of the cut that readers got `keep` ago: older cuts had been replaced.
 
     A reader may have begun with a cut just before the next one came. So a cut's age counts from its
-    successor, however old the cut is itself. 0 if the first cut is younger than `keep`.
+    successor, however old the cut is itself. A cut that is not whole replaces none. 0 if the first
+    cut is younger than `keep`.
     """
-    row = cuts.where(f"published_at < {time_ago(keep)}").agg(f.max(number)).first()
+    is_whole = f.bool_and(f.expr("whole OR NOT joined"))
+    each = cuts.groupBy("number").agg(is_whole.alias("whole"), f.max("published_at").alias("published_at"))
+    row = each.where(f"whole AND published_at < {time_ago(keep)}").agg(f.max("number")).first()
     return row[0] or 0 if row is not None else 0
 
 
-def expired_condition(cuts: DataFrame, keep: dt.timedelta, since: int | None) -> str:
-    """Build the condition of the cuts that were replaced more than `keep` ago, and lie before
-    `since`.
-
-    The last whole cut is not replaced. A cut that is not whole replaces none.
-    """
-    kept = find_first_kept(cuts.where("whole"), keep)
-    return f"sequence < {kept if since is None else min(kept, since)}"
-
-
-def filter_cuts(cuts: DataFrame, limit: CutLimit) -> DataFrame:
-    """Keep the cuts that are whole, and within the limit."""
-    cuts = cuts.where("whole")
-    if limit.sequence is not None:
-        cuts = cuts.where(f.col("sequence") <= limit.sequence)
-    if limit.applied_lsn is not None:
-        cuts = cuts.where(f.col("applied_lsn") <= limit.applied_lsn)
-    if limit.committed_us is not None:
-        cuts = cuts.where(f.unix_micros("committed_at") <= limit.committed_us)
-    return cuts
+def find_cut(cuts: DataFrame, limit: CutLimit, *, first: bool = False) -> GlobalCut | None:
+    """Read the last cut that is whole and within the limit, or the first."""
+    columns = "number", "whole", "sequence", "applied_lsn", f.unix_micros("committed_at").alias("committed_us")
+    found = defaultdict[int, bool](lambda: True)
+    for row in cuts.where("joined").select(*columns).collect():
+        found[row["number"]] &= row["whole"] and limit.admits(row["sequence"], row["applied_lsn"], row["committed_us"])
+    numbers = [number for number, is_good in found.items() if is_good]
+    return _read(cuts, min(numbers) if first else max(numbers)) if numbers else None
 
 
-def read_outermost(cuts: DataFrame, *, first: bool = False) -> Cut | None:
-    """Read the last cut, or the first."""
-    row = cuts.orderBy("sequence", ascending=first).withColumn("committed_us", f.unix_micros("committed_at")).first()
-    if row is None:
-        return None
-    return Cut(
-        sequence=row["sequence"],
-        applied_lsn=row["applied_lsn"],
-        committed_us=row["committed_us"],
-        whole=row["whole"],
-        versions={entry["name"]: str(entry["version"]) for entry in row["tables"]},
-        backfilling=tuple(row["backfilling"]),
-        stopped=tuple(row["stopped"]),
-        stream_id=row["stream_id"],
-    )
+def read_last(cuts: DataFrame) -> GlobalCut | None:
+    """Read the last cut, whole or not."""
+    row = cuts.agg(f.max("number")).first()
+    return _read(cuts, row[0]) if row is not None and row[0] is not None else None
+
+
+def _read(cuts: DataFrame, number: int) -> GlobalCut:
+    rows = cuts.where(f.col("number") == number).withColumn("committed_us", f.unix_micros("committed_at")).collect()
+    return combine_rows(number, map(_to_part, rows))
+
+
+def _to_part(row: Any) -> Mapping[str, Any]:
+    versions = {entry["name"]: str(entry["version"]) for entry in row["tables"]}
+    return {**row.asDict(), "tables": versions}

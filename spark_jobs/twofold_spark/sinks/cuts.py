@@ -1,9 +1,11 @@
-"""A cut: all tables as of one source position; and the limit that a reader gives for one. Pure."""
+"""A cut: all tables of each source as of one of its positions; and the limit that a reader gives
+for one. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from twofold_common.positions import format_lsn
 from twofold_spark.formatting import format_time
@@ -11,6 +13,10 @@ from twofold_spark.sources.commit_records import CommitIdentity
 
 CUTS = "twofold.cuts"
 """The table of cuts."""
+SOURCES = "twofold.sources"
+"""The property of the cuts' table that names the mirror's topic prefixes."""
+OF_GROUP = "twofold.of_group"
+"""The property that says whether each source's tables have a place of their own."""
 EVERY_TABLE = "*"
 """In `Cut.stopped`: also every table that does not exist yet.
 
@@ -20,7 +26,7 @@ Commit records were missing, so only a reload has all rows of a table.
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """All tables as of one source position."""
+    """All tables of one source as of one position."""
 
     sequence: int
     applied_lsn: int
@@ -41,6 +47,8 @@ class Cut:
     """The stream of its commit records; another one of the prefix has other records under these
     numbers.
     """
+    offset: int = -1
+    """The offset of its last commit record."""
 
     @property
     def identity(self) -> CommitIdentity:
@@ -60,6 +68,41 @@ NO_CUT = Cut(0, 0, 0, whole=True, versions={}, backfilling=(), stopped=())
 
 
 @dataclass(frozen=True, slots=True)
+class GlobalCut:
+    """All tables of all sources of a mirror, with every global transaction whole or absent.
+
+    The mirror of one source has global cuts of one member.
+    """
+
+    number: int
+    members: Mapping[str, Cut]
+    """By topic prefix."""
+    others: Mapping[str, Cut] = field(default_factory=dict)
+    """How far the tables of other sources are: not yet in it, or members no more."""
+
+    @property
+    def whole(self) -> bool:
+        return all(each.whole for each in self.members.values())
+
+    @property
+    def parts(self) -> list[tuple[str, Cut, bool]]:
+        """Each source's prefix, its cut, and whether it is a member."""
+        return [(p, each, True) for p, each in self.members.items()] + [
+            (p, each, False) for p, each in self.others.items()
+        ]
+
+    def find_part(self, prefix: str) -> Cut | None:
+        """Return how far the tables of a source are."""
+        return self.members.get(prefix) or self.others.get(prefix)
+
+    def __str__(self) -> str:
+        if len(self.members) == 1:
+            return str(next(iter(self.members.values())))
+        parts = ", ".join(f"{prefix} {each.sequence}" for prefix, each in sorted(self.members.items()))
+        return f"{self.number} ({parts})"
+
+
+@dataclass(frozen=True, slots=True)
 class CutLimit:
     """Bounds of a cut: it must lie at or before all that are given."""
 
@@ -67,12 +110,8 @@ class CutLimit:
     applied_lsn: int | None = None
     committed_us: int | None = None
 
-    def admits(self, cut: Cut) -> bool:
-        pairs = (
-            (self.sequence, cut.sequence),
-            (self.applied_lsn, cut.applied_lsn),
-            (self.committed_us, cut.committed_us),
-        )
+    def admits(self, sequence: int, applied_lsn: int, committed_us: int) -> bool:
+        pairs = ((self.sequence, sequence), (self.applied_lsn, applied_lsn), (self.committed_us, committed_us))
         return all(bound is None or value <= bound for bound, value in pairs)
 
     def __str__(self) -> str:

@@ -15,50 +15,38 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_spark.errors import Refused
 from twofold_spark.row_columns import OP, UNCHANGED
-from twofold_spark.sinks import column_changes, cut_rows, delta_tables, merge_sql
-from twofold_spark.sinks.cuts import CUTS, Cut
-from twofold_spark.sinks.delta_tables import APPLICATION, KEY, SPOILED, DeltaReader, refuse_spoiled
-from twofold_spark.sinks.global_cut_table import GLOBAL_CUTS
+from twofold_spark.sinks import column_changes, delta_tables, merge_sql
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.delta_tables import KEY, SPOILED, DeltaTables, refuse_spoiled
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.merge_sql import escape_literal
+from twofold_spark.sinks.place import Place
 from twofold_spark.sources.decoding import RECORD_PLACE
 
-_TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _QUARANTINE = "twofold.quarantine"
 
 
 class DeltaSink:
     """One writer into one folder."""
 
-    def __init__(self, spark: SparkSession, prefix: str, folder: str) -> None:
+    def __init__(self, spark: SparkSession, prefix: str, place: Place, folder: str) -> None:
         self._spark = spark
         self._prefix = prefix
-        self._reader = DeltaReader(spark, folder)
+        self._place = place
+        self._tables = DeltaTables(spark, folder)
         self._lock = threading.Lock()
         self._states: dict[MirrorTable, tuple[int, int] | None] = {}
         """Version and sequence number of each table, as this job last saw it."""
 
-    def open(self) -> Cut | None:
-        if self._reader.has_table(GLOBAL_CUTS):
-            raise Refused(
-                f"the folder {self._reader.folder} holds the mirror of a source group",
-                at_stake="the tables of several sources would be mixed",
-                repair="give another folder to --sink delta=",
-            )
-        if not self._reader.has_table(CUTS):
-            self._create(CUTS, cut_rows.COLUMNS, {"twofold.prefix": self._prefix})
-        self._reader.check_prefix(self._prefix)
-        return self._reader.read_last_cut()
-
     def read_applied(self, table: MirrorTable) -> int:
-        state = self._reader.read_state(str(table)) if self._reader.has_table(str(table)) else None
+        state = self._tables.read_state(str(table)) if self._tables.has_table(str(table)) else None
         with self._lock:
             self._states[table] = state
         return state[1] if state else 0
@@ -67,24 +55,24 @@ class DeltaSink:
         """Do nothing: a merge rewrites whole files, and the log does not say how large they are."""
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
-        name = self._reader.table_path(str(table))
-        if not self._reader.has_table(str(table)):
+        name = self._tables.table_path(str(table))
+        if not self._tables.has_table(str(table)):
             properties = {"twofold.topic": table.topic, KEY: ",".join(table.key)}
-            self._create(str(table), column_changes.format_columns(columns), properties)
+            delta_tables.create_table(self._spark, name, column_changes.format_columns(columns), properties)
         for change in column_changes.list_alterations(self._spark.table(name).schema, columns, table=str(table)):
             self._spark.sql(f"ALTER TABLE {name} {change}")
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         name = str(table)
-        return self._spark.table(self._reader.table_path(name)) if self._reader.has_table(name) else None
+        return self._spark.table(self._tables.table_path(name)) if self._tables.has_table(name) else None
 
     def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
-        name, spark = self._reader.table_path(str(table)), batch.rows.sparkSession
-        present_key = self._reader.read_key(str(table))
+        name, spark = self._tables.table_path(str(table)), batch.rows.sparkSession
+        present_key = self._tables.read_key(str(table))
         merge_sql.check_key(table, present_key, replace=batch.replace)
         if present_key != table.key:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{KEY}' = '{escape_literal(','.join(table.key))}')")
-        version, applied = self._reader.read_state(str(table))
+        version, applied = self._tables.read_state(str(table))
         if applied != (expected := (self._states[table] or (0, 0))[1]):
             raise Refused(
                 f"another writer brought {table} from {expected} to {applied} while this job prepared a batch for it",
@@ -93,8 +81,7 @@ class DeltaSink:
             )
         # These settings are the same for all tables of the batch, so merges of several tables may
         # run at once.
-        spark.conf.set(_TXN_ID, APPLICATION)
-        spark.conf.set(_TXN_VERSION, str(sequence))
+        delta_tables.mark_writes(spark, sequence)
         columns = [c for c in batch.rows.columns if c not in (OP, UNCHANGED)]
         view = f"_twofold_{abs(hash(table))}"
         if batch.replace or applied == 0:
@@ -113,7 +100,7 @@ class DeltaSink:
             if merge_sql.is_missing_copies(error):
                 raise merge_sql.refuse_missing_copies(table) from error
             raise
-        after = self._reader.read_state(str(table))
+        after = self._tables.read_state(str(table))
         if after != (version + 1, sequence):
             # The number says that the table has this batch. The mark tells every job not to
             # believe it.
@@ -123,35 +110,22 @@ class DeltaSink:
             self._states[table] = after
 
     def quarantine(self, records: DataFrame) -> None:
-        if self._reader.has_table(_QUARANTINE):
-            present = self._spark.table(self._reader.table_path(_QUARANTINE))
+        if self._tables.has_table(_QUARANTINE):
+            present = self._spark.table(self._tables.table_path(_QUARANTINE))
             records = records.join(present.select(*RECORD_PLACE), list(RECORD_PLACE), "left_anti")
         # A mark of its own: with the session's mark Delta would let only one table of a batch
         # write.
         own = {"txnAppId": f"quarantine {uuid.uuid4()}", "txnVersion": "1"}
-        records.write.format("delta").options(**own).mode("append").save(self._reader.table_folder(_QUARANTINE))
+        records.write.format("delta").options(**own).mode("append").save(self._tables.table_folder(_QUARANTINE))
 
     def version_of(self, table: MirrorTable) -> str | None:
         state = self._states[table]
         return str(state[0]) if state else None
 
     def publish(self, cut: Cut) -> None:
-        self._spark.conf.set(_TXN_ID, APPLICATION)
-        self._spark.conf.set(_TXN_VERSION, str(cut.sequence))
-        self._spark.sql(f"INSERT INTO {self._reader.table_path(CUTS)} {cut_rows.select_row(cut)}")
+        self._place.publish_alone(self._prefix, cut)
 
-    def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
-        for name in (_TXN_ID, _TXN_VERSION):
-            self._spark.conf.unset(name)
-        if CUTS in tables:
-            cuts = self._reader.table_path(CUTS)
-            expired = cut_rows.expired_condition(self._spark.table(cuts), keep, since)
-            self._spark.sql(f"DELETE FROM {cuts} WHERE {expired}")
+    def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
+        delta_tables.forget_marks(self._spark)
         for table in tables:
-            delta_tables.compact(self._spark, self._reader.table_path(table), keep)
-
-    def close(self) -> None:
-        """Do nothing: this sink holds nothing."""
-
-    def _create(self, name: str, columns: str, properties: Mapping[str, str]) -> None:
-        delta_tables.create_table(self._spark, self._reader.table_path(name), columns, properties)
+            delta_tables.compact(self._spark, self._tables.table_path(table), keep)

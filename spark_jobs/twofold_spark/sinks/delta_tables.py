@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from twofold_spark.errors import Refused, SetupError
+from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows, merge_sql
-from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
+from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, OF_GROUP, CutLimit, GlobalCut
 from twofold_spark.sources.topic_names import reload_command
 
 APPLICATION = "twofold"
@@ -25,13 +25,14 @@ _PROPERTIES = {
     # A column of that type may be added later, and ALTER does not enable the feature.
     "delta.feature.timestampNtz": "supported",
 }
+_TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LEAST_HOURS = 168
 """Delta refuses to remove younger files."""
 
 
-class DeltaReader:
-    """Cuts and tables of a mirror in Delta."""
+class DeltaTables:
+    """The tables of one source in a folder."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
@@ -62,34 +63,8 @@ class DeltaReader:
         found = snapshot.transactions().get(APPLICATION)
         return int(snapshot.version()), int(found.get()) if found.isDefined() else 0
 
-    def read_last_cut(self) -> Cut | None:
-        return cut_rows.read_outermost(self._spark.table(self.table_path(CUTS))) if self.has_table(CUTS) else None
-
-    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:
-        if not self.has_table(CUTS):
-            return None
-        cuts = cut_rows.filter_cuts(self._spark.table(self.table_path(CUTS)), limit)
-        return cut_rows.read_outermost(cuts, first=first)
-
-    def read_table(self, name: str, version: str) -> DataFrame:
-        return self._spark.sql(f"SELECT * FROM {self.table_path(name)} VERSION AS OF {int(version)}")
-
     def read_key(self, name: str) -> tuple[str, ...]:
         return tuple(key for key in self.read_property(name, KEY).split(",") if key)
-
-    def read_prefix(self) -> str:
-        return self.read_property(CUTS, "twofold.prefix")
-
-    def check_prefix(self, prefix: str) -> None:
-        if not self.has_table(CUTS):
-            raise SetupError(f"{self.folder} holds no mirror: run `twofold-spark mirror` into it first")
-        present = self.read_prefix()
-        if present != prefix:
-            raise Refused(
-                f"this folder holds the mirror of the prefix {present!r}, not of {prefix!r}",
-                at_stake="the tables of two sources would be mixed",
-                repair="use one folder for each prefix",
-            )
 
     def read_property(self, name: str, key: str) -> str:
         """Return a property of the table; an empty text if it has none."""
@@ -110,11 +85,53 @@ class DeltaReader:
         return self._spark._jvm
 
 
+class DeltaReader:
+    """Cuts and tables of a mirror in Delta."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._spark = spark
+        self._own = DeltaTables(spark, folder)
+
+    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
+        if not self._own.has_table(CUTS):
+            return None
+        return cut_rows.find_cut(self._spark.table(self._own.table_path(CUTS)), limit, first=first)
+
+    def is_of_group(self) -> bool:
+        return self._own.read_property(CUTS, OF_GROUP) == str(True)
+
+    def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
+        return self._spark.sql(f"SELECT * FROM {self._tables(prefix).table_path(name)} VERSION AS OF {int(version)}")
+
+    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
+        return self._tables(prefix).read_key(name)
+
+    def _tables(self, prefix: str) -> DeltaTables:
+        return DeltaTables(self._spark, member_folder(self._own.folder, prefix)) if self.is_of_group() else self._own
+
+
+def member_folder(folder: str, prefix: str) -> str:
+    """Return the folder of a member's tables."""
+    return f"{folder.rstrip('/')}/{prefix}"
+
+
 def create_table(spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
     """Create a table; `name` is that in SQL."""
     escape = merge_sql.escape_literal
     listed = ", ".join(f"'{escape(k)}' = '{escape(v)}'" for k, v in {**_PROPERTIES, **properties}.items())
     spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
+
+
+def mark_writes(spark: SparkSession, number: int) -> None:
+    """Let what this session writes carry a number; Delta skips what a table has already."""
+    spark.conf.set(_TXN_ID, APPLICATION)
+    spark.conf.set(_TXN_VERSION, str(number))
+
+
+def forget_marks(spark: SparkSession) -> None:
+    """Let what this session writes carry no number."""
+    for name in (_TXN_ID, _TXN_VERSION):
+        spark.conf.unset(name)
 
 
 def compact(spark: SparkSession, name: str, keep: dt.timedelta) -> None:

@@ -1,4 +1,4 @@
-"""Maintenance of Iceberg's tables: cuts and versions that are too old, small files.
+"""Maintenance of Iceberg's tables: versions that are too old, small files.
 
 It works on the branch that merges go to, between two batches, and publishes what compaction wrote.
 Versions that a kept cut, a branch or a tag names stay. So does a version that was replaced less
@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
-from twofold_spark.sinks import cut_rows, iceberg_tables
-from twofold_spark.sinks.cuts import CUTS
+from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_branches import CutPublisher
-from twofold_spark.sinks.iceberg_tables import MAIN, full_name, name_branch
+from twofold_spark.sinks.iceberg_tables import MAIN, full_name
 from twofold_spark.sinks.merge_sql import escape_literal
 
 
@@ -27,38 +25,24 @@ def maintain(
     spark: SparkSession,
     catalog: str,
     branch: str,
-    publisher: CutPublisher,
-    tables: Collection[str],
+    publisher: CutPublisher | None,
+    tables: Mapping[str, set[int]],
     keep: dt.timedelta,
-    since: int | None = None,
 ) -> None:
-    """Compact the tables, and expire what no cut needs. With `CUTS` among them forget cuts that
-    were replaced more than `keep` ago, and lie before `since`.
+    """Compact the tables, and expire versions but those that cuts need, which `tables` has.
+
+    The publisher shows what compaction wrote; there is none while the last cut is not whole.
     """
-    cuts = name_branch(full_name(catalog, CUTS), branch)
-    last = iceberg_tables.IcebergReader(spark, catalog).read_last_cut(branch)
-    assert last is not None, "maintenance comes after a cut"
-    if CUTS in tables:
-        expired = cut_rows.expired_condition(spark.table(cuts), keep, since)
-        spark.sql(f"DELETE FROM {cuts} WHERE {expired}")
-    named = spark.table(cuts).select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
-    wanted = {(row["name"], row["version"]) for row in named.collect()}
     heads: dict[str, int] = {}
     for table in tables:
         _compact(spark, catalog, table, branch)
         loaded = iceberg_tables.load_table(spark, full_name(catalog, table))
         if (head := iceberg_tables.current_snapshot(loaded, branch)) is not None:
             heads[table] = head
-    if last.whole:
+    if publisher is not None and branch != MAIN:
         publisher.publish(heads, {})
     for table in heads:
-        _expire_snapshots(spark, catalog, table, {version for name, version in wanted if name == table}, keep)
-
-
-def maintain_plain(spark: SparkSession, catalog: str, table: str, keep: dt.timedelta) -> None:
-    """Compact a table that no cut names, and expire what was replaced more than `keep` ago."""
-    _compact(spark, catalog, table, MAIN)
-    _expire_snapshots(spark, catalog, table, set(), keep)
+        _expire_snapshots(spark, catalog, table, tables[table], keep)
 
 
 def _compact(spark: SparkSession, catalog: str, table: str, branch: str) -> None:

@@ -1,7 +1,7 @@
-"""Appends one row to an Iceberg table, by Iceberg's own writer: without a Spark job.
+"""Appends rows to an Iceberg table, by Iceberg's own writer: without a Spark job.
 
-A cut is a row, and every batch publishes one. Planning and running an INSERT of one row takes Spark
-longer than merging a small table.
+A cut is a row for each source, and every batch publishes one. Planning and running an INSERT of one
+row takes Spark longer than merging a small table.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -21,15 +21,15 @@ from twofold_spark.sinks.iceberg_tables import MAIN, current_snapshot
 NO_SUMMARY: Mapping[str, str] = {}
 
 
-def append_row(
+def append_rows(
     spark: SparkSession,
     table: Any,
-    row: Mapping[str, Any],
+    rows: Iterable[Mapping[str, Any]],
     *,
     branch: str = MAIN,
     summary: Mapping[str, str] = NO_SUMMARY,
 ) -> None:
-    """Append a row to a branch of a loaded table; it is durable when this returns.
+    """Append rows to a branch of a loaded table; they are durable when this returns.
 
     Iceberg tries again if another commit came between. The table is as of the commit then.
     """
@@ -38,12 +38,12 @@ def append_row(
     file = table.io().newOutputFile(place)
     schema = table.schema()
     fields = json.loads(java_class(spark, "org.apache.iceberg.SchemaParser").toJson(schema))
-    text = json.dumps(to_single_value(fields, row))
     data = java_class(spark, "org.apache.iceberg.InternalData")
     writer = data.write(parquet, file).schema(schema).build()
     try:
         parser = java_class(spark, "org.apache.iceberg.SingleValueParser")
-        writer.add(parser.fromJson(schema.asStruct(), text))
+        for row in rows:
+            writer.add(parser.fromJson(schema.asStruct(), json.dumps(to_single_value(fields, row))))
     finally:
         writer.close()
     files = java_class(spark, "org.apache.iceberg.DataFiles")

@@ -2,12 +2,7 @@
 
 The sequence number stands in the snapshot's summary (`twofold.sequence`), written by the commit
 that holds the rows. Snapshots of compaction and expiry have none, so it is looked up along the
-snapshots' parents. A cut is a row of the table `twofold.cuts`, and its snapshot carries the
-sequence number too.
-
-Merges and cuts go to a branch. A cut is decided once its row is in the branch of `twofold.cuts`. It
-is published once `main` of its tables, and then of `twofold.cuts`, is where the cut says. A start
-finishes what a killed job had decided.
+snapshots' parents. Merges go to a branch; `iceberg_place` publishes cuts.
 """
 
 from __future__ import annotations
@@ -15,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,22 +18,20 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from twofold_spark.row_columns import OP, UNCHANGED
-from twofold_spark.session import CATALOG
 from twofold_spark.sinks import (
-    cut_rows,
     iceberg_branches,
     iceberg_maintenance,
-    iceberg_rows,
     iceberg_tables,
     iceberg_writers,
     merge_sql,
 )
-from twofold_spark.sinks.cuts import CUTS, Cut
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.iceberg_branches import CutPublisher
 from twofold_spark.sinks.iceberg_filter import MergeFilter
-from twofold_spark.sinks.iceberg_repeated import CommitRepeated, forget_repeated_append, give_up, list_behind
-from twofold_spark.sinks.iceberg_tables import MAIN
+from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind
 from twofold_spark.sinks.interface import BatchPlan, MirrorTable, TableBatch
-from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.partitioning import Partitioning
+from twofold_spark.sinks.table_place import TablePlace
 from twofold_spark.sinks.write_mode import MERGE_MODE, MergedTable, WriteMode, list_mode_properties
 
 _DISTRIBUTION = {
@@ -56,15 +49,19 @@ class IcebergSink:
         self,
         spark: SparkSession,
         prefix: str,
-        catalog: str = CATALOG,
+        place: TablePlace,
+        catalog: str,
         *,
-        format_version: int = iceberg_tables.FORMAT_VERSION,
-        write_mode: WriteMode = "by-size",
-        partitioning: Partitioning = NO_PARTITIONING,
+        branch: str,
+        publisher: CutPublisher,
+        format_version: int,
+        write_mode: WriteMode,
+        partitioning: Partitioning,
     ) -> None:
         self._spark = spark
         self._catalog = catalog
         self._prefix = prefix
+        self._place = place
         self._format_version = format_version
         self._partitioning = partitioning
         self._writer = uuid.uuid4().hex
@@ -79,32 +76,15 @@ class IcebergSink:
         self._columns: dict[MirrorTable, tuple[StructType, str | None]] = {}
         """Of each table, with its comment."""
         self._keys: dict[MirrorTable, tuple[str, ...]] = {}
-        self._cut: Cut | None = None
-        self._branch = MAIN
-        self._publisher = iceberg_branches.CutPublisher(spark, catalog)
-        self._published: Mapping[str, str] = {}
-        """Versions of the last cut that `main` shows."""
-        self._loaded: dict[str, Any] = {}
-        """Tables that changed since, as this job left them."""
+        self._branch = branch
+        self._publisher = publisher
+        self.loaded: dict[str, Any] = {}
+        """Tables that changed since the last cut that `main` shows, as this job left them."""
 
-    def open(self) -> Cut | None:
-        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
-        properties = iceberg_tables.list_properties(self._format_version, {"twofold.prefix": self._prefix})
-        self._spark.sql(
-            f"CREATE TABLE IF NOT EXISTS {self._full_name(CUTS)} ({cut_rows.COLUMNS}) USING iceberg "
-            f"TBLPROPERTIES ({properties})"
-        )
-        reader = iceberg_tables.IcebergReader(self._spark, self._catalog)
-        reader.check_prefix(self._prefix)
-        self._branch = iceberg_branches.choose_branch(self._spark, self._full_name(CUTS))
-        self._cut = reader.read_last_cut(self._branch)
-        cuts = self._load(CUTS)
-        forget_repeated_append(self._spark, cuts, self._branch)
-        if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, self._branch):
-            self._published = self._cut.versions if self._cut is not None else {}
-        elif self._cut is not None:
-            self._publish_main(self._cut, cuts)  # a job was killed before it had
-        return self._cut
+    @property
+    def _cut(self) -> Cut | None:
+        """This source's part of the last cut."""
+        return self._place.find_part(self._prefix)
 
     def read_applied(self, table: MirrorTable) -> int:
         loaded, name = self._load(str(table)), self._full_name(str(table))
@@ -116,7 +96,7 @@ class IcebergSink:
         with self._lock:
             self._applied[str(table)] = applied
             self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
-            self._loaded[str(table)] = loaded
+            self.loaded[str(table)] = loaded
             self._merged[table] = MergedTable(
                 mode=loaded.properties().get(MERGE_MODE) or "" if loaded is not None else None,
                 rows=self._read_number(loaded, "total-records"),
@@ -187,7 +167,7 @@ class IcebergSink:
             loaded = self._merge(table, batch, sequence)
         with self._lock:
             self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
-            self._loaded[str(table)] = loaded
+            self.loaded[str(table)] = loaded
 
     def _merge(self, table: MirrorTable, batch: TableBatch, sequence: int) -> Any:
         """Merge onto the version that was read, and return the table. Nothing may come between."""
@@ -237,32 +217,17 @@ class IcebergSink:
         return str(version) if version is not None else None
 
     def publish(self, cut: Cut) -> None:
-        cuts = iceberg_tables.load_table(self._spark, self._full_name(CUTS))
-        summary = {iceberg_tables.SEQUENCE: str(cut.sequence)}
-        iceberg_rows.append_row(self._spark, cuts, cut_rows.make_row(cut), branch=self._branch, summary=summary)
-        self._cut = cut
-        self._publish_main(cut, cuts)
+        self._place.publish_alone(self._prefix, cut)
 
-    def _publish_main(self, cut: Cut, cuts: Any) -> None:
-        """Move `main` of the cut's tables, then of the cuts' table, which is as this job left it.
-
-        A cut that is not whole waits for the next one that is.
-        """
-        if self._branch == MAIN or not cut.whole:
-            return
-        changed = {n: int(v) for n, v in cut.versions.items() if self._published.get(n) != v}
-        head = iceberg_tables.current_snapshot(cuts, self._branch)
-        assert head is not None, "the cut was written"
-        self._publisher.publish({**changed, CUTS: head}, {**self._loaded, CUTS: cuts})
-        self._published = cut.versions
-        self._loaded.clear()
-
-    def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
-        maintain = iceberg_maintenance.maintain
-        maintain(self._spark, self._catalog, self._branch, self._publisher, tables, keep, since)
-
-    def close(self) -> None:
-        """Do nothing: this sink holds nothing."""
+    def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
+        own = self._place.read_cuts(self._spark).where(f.col("prefix") == self._prefix)
+        named = own.select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
+        wanted: dict[str, set[int]] = {table: set() for table in tables}
+        for row in named.where(f.col("name").isin(*tables)).collect():
+            wanted[row["name"]].add(row["version"])
+        cut = self._cut
+        publisher = self._publisher if cut is not None and cut.whole else None
+        iceberg_maintenance.maintain(self._spark, self._catalog, self._branch, publisher, wanted, keep)
 
     def _set_summary(self, spark: SparkSession, sequence: int) -> None:
         """Set what the summary of a merge says.

@@ -10,11 +10,10 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from twofold_spark.errors import Refused, SetupError
 from twofold_spark.java_classes import java_class
-from twofold_spark.session import CATALOG
+from twofold_spark.session import CATALOG, member_catalog
 from twofold_spark.sinks import column_changes, cut_rows, iceberg_schema
-from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, Cut, CutLimit
+from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, OF_GROUP, CutLimit, GlobalCut
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 from twofold_spark.sinks.partitioning import Transform
 from twofold_spark.sources.decoding import RECORD_PLACE
@@ -58,42 +57,27 @@ class IcebergReader:
 
     def __init__(self, spark: SparkSession, catalog: str = CATALOG) -> None:
         self._spark = spark
-        self.catalog = catalog
+        self._catalog = catalog
 
-    def read_last_cut(self, branch: str = MAIN) -> Cut | None:
-        """Return the last cut in a branch of the cuts' table."""
-        name = full_name(self.catalog, CUTS)
+    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
+        name = full_name(self._catalog, CUTS)
         if not self._spark.catalog.tableExists(name):
             return None
-        return cut_rows.read_outermost(self._spark.table(name_branch(name, branch)))
+        return cut_rows.find_cut(self._spark.table(name), limit, first=first)
 
-    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:
-        name = full_name(self.catalog, CUTS)
-        if not self._spark.catalog.tableExists(name):
-            return None
-        return cut_rows.read_outermost(cut_rows.filter_cuts(self._spark.table(name), limit), first=first)
+    def is_of_group(self) -> bool:
+        cuts = load_table(self._spark, full_name(self._catalog, CUTS))
+        return bool(cuts.properties().get(OF_GROUP) == str(True))
 
-    def read_table(self, name: str, version: str) -> DataFrame:
-        name = full_name(self.catalog, name)
-        return self._spark.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")
+    def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
+        return self._spark.sql(f"SELECT * FROM {self._name(prefix, name)} VERSION AS OF {int(version)}")
 
-    def read_key(self, name: str) -> tuple[str, ...]:
-        return read_key(load_table(self._spark, full_name(self.catalog, name)))
+    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
+        return read_key(load_table(self._spark, self._name(prefix, name)))
 
-    def read_prefix(self) -> str:
-        return str(load_table(self._spark, full_name(self.catalog, CUTS)).properties().get("twofold.prefix"))
-
-    def check_prefix(self, prefix: str) -> None:
-        cuts = full_name(self.catalog, CUTS)
-        if not self._spark.catalog.tableExists(cuts):
-            raise SetupError(f"{cuts} does not exist: run `twofold-spark mirror` on this warehouse first")
-        present = self.read_prefix()
-        if present != prefix:
-            raise Refused(
-                f"this warehouse holds the mirror of the prefix {present!r}, not of {prefix!r}",
-                at_stake="the tables of two sources would be mixed",
-                repair="use one --warehouse for each prefix",
-            )
+    def _name(self, prefix: str, table: str) -> str:
+        catalog = member_catalog(self._catalog, prefix) if self.is_of_group() else self._catalog
+        return full_name(catalog, table)
 
 
 def prepare_table(

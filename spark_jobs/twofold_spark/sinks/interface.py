@@ -10,8 +10,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
-from twofold_spark.sinks.global_cuts import GlobalCuts
+from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit, GlobalCut
 
 _FEW_ROWS = 10_000
 SMALL_TABLE_ROWS = 200_000
@@ -66,9 +65,6 @@ class TableBatch:
 class Sink(Protocol):
     """The place that the mirror writes to."""
 
-    def open(self) -> Cut | None:
-        """Prepare the place, and return the last published cut; None before the first."""
-
     def read_applied(self, table: MirrorTable) -> int:
         """Return the sequence number up to which the table has all changes; 0 if it does not exist.
 
@@ -100,47 +96,25 @@ class Sink(Protocol):
         """Return the table's version as this job left it; None while it has none."""
 
     def publish(self, cut: Cut) -> None:
-        """Make the cut visible to readers; it is durable when this returns."""
+        """Make the cut of the mirror's only source visible; it is durable when this returns."""
 
-    def maintain(self, tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
+    def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
         """Compact the small files of these tables, and remove versions that were replaced more than
         `keep` ago and that no cut needs.
-
-        If `CUTS` is among them, cuts that were replaced more than `keep` ago are removed before,
-        except those from commit record `since` on, which kept global cuts name.
         """
-
-    def close(self) -> None:
-        """Release what the sink holds; what is unpublished is lost."""
-
-
-class GroupPlace(Protocol):
-    """The place that a group's mirror writes to."""
-
-    def make_sink(self, spark: SparkSession, prefix: str) -> Sink:
-        """Make the sink of one member."""
-
-    def make_cuts(self, spark: SparkSession) -> GlobalCuts:
-        """Make the place of the global cuts."""
-
-    def make_reader(self, spark: SparkSession, prefix: str) -> Reader:
-        """Make what reads one member's tables."""
 
 
 class Reader(Protocol):
-    """The place that the mirror is read from."""
+    """The place that a mirror is read from."""
 
-    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:
+    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
         """Return the last whole cut within the limit, or the first."""
 
-    def read_table(self, name: str, version: str) -> DataFrame:
+    def is_of_group(self) -> bool:
+        """Whether it is a source group's mirror; once a cut is published."""
+
+    def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
         """Read a table (`schema.name`) as of a version that a cut names."""
 
-    def read_key(self, name: str) -> tuple[str, ...]:
+    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
         """Return the columns that identify a table's rows; none of a keyless table."""
-
-    def read_prefix(self) -> str:
-        """Return the topic prefix of the mirror's source, once a cut is published."""
-
-    def check_prefix(self, prefix: str) -> None:
-        """Refuse a mirror of another prefix: a mirror has one source."""

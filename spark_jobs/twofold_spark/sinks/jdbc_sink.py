@@ -1,13 +1,10 @@
 """The mirror in PostgreSQL: all tables of a batch, and its cut, change in one transaction.
 
 Spark writes each table's folded rows into a staging table, over as many connections as it likes.
-`publish` then merges all of them, changes columns, and writes the cut, in one transaction. So a
-reader sees whole cuts without versions; for several statements it uses a REPEATABLE READ
-transaction. A killed batch leaves a staging table, and the next batch replaces it. The last cut
-says what was applied: it is in the commit that holds the rows.
-
-The sinks of a group's members share one `MirrorDatabase`, whose one transaction has all that they
-publish for a global cut.
+`publish` then merges all of them, changes columns, and writes the cut, in one transaction, for all
+sources (`jdbc_place`). So a reader sees whole cuts without versions; for several statements it uses
+a REPEATABLE READ transaction. A killed batch leaves a staging table, and the next batch replaces
+it. The last cut says what was applied: it is in the commit that holds the rows.
 
 The job writes into tables that it created, and into the schema `twofold`. A table of the same name
 that existed before is refused, so that nobody mirrors a database into itself.
@@ -27,7 +24,7 @@ from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.row_columns import OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
-from twofold_spark.sinks.cuts import CUTS, Cut
+from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.jdbc_tables import Names
 from twofold_spark.sinks.mirror_database import (
@@ -37,45 +34,25 @@ from twofold_spark.sinks.mirror_database import (
     configure_jdbc,
     own_transaction,
 )
+from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources.decoding import RECORD_PLACE
 from twofold_spark.sources.topic_names import reload_command
-
-_OWN_TABLES = """
-CREATE SCHEMA IF NOT EXISTS {schema};
-CREATE TABLE IF NOT EXISTS {schema}.cuts (
-    sequence bigint PRIMARY KEY, applied_lsn bigint NOT NULL, committed_at timestamptz NOT NULL,
-    published_at timestamptz NOT NULL DEFAULT clock_timestamp(), backfilling text[] NOT NULL, stopped text[] NOT NULL, committed_us bigint NOT NULL,
-    stream_id text NOT NULL);
-CREATE TABLE IF NOT EXISTS {schema}.mirrored (
-    name text PRIMARY KEY, prefix text NOT NULL, key text[] NOT NULL)
-"""
 
 
 class JdbcSink:
     """One writer into one database, or into one member's schemas of it."""
 
-    def __init__(self, spark: SparkSession, prefix: str, database: MirrorDatabase, names: Names | None = None) -> None:
+    def __init__(self, spark: SparkSession, prefix: str, place: Place, database: MirrorDatabase, names: Names) -> None:
         self._spark = spark
         self._prefix = prefix
+        self._place = place
         self._database = database
         self._url = database.url
-        self._names = names or Names()
+        self._names = names
         self._lock = threading.Lock()
         self._staged: dict[MirrorTable, tuple[bool, tuple[str, ...]]] = {}
-        self._applied = 0
         self._known_tables: set[MirrorTable] = set()
-
-    def open(self) -> Cut | None:
-        self._names.check(self._prefix)
-        self._database.open(self._spark)
-        with self._database.transaction() as run:
-            run(_OWN_TABLES.format(schema=quote_identifier(self._names.schema("twofold"))))
-        reader = jdbc_tables.JdbcReader(self._spark, self._url, self._names.member)
-        reader.check_prefix(self._prefix)
-        cut = reader.read_last_cut()
-        self._applied = cut.sequence if cut else 0
-        return cut
 
     def read_applied(self, table: MirrorTable) -> int:
         """Return the cut's sequence number, which all tables have; 0 if there is no such table."""
@@ -84,7 +61,8 @@ class JdbcSink:
                 if not _exists(run, self._names.table(table)):
                     return 0
             self._known_tables.add(table)
-        return self._applied
+        cut = self._place.find_part(self._prefix)
+        return cut.sequence if cut is not None else 0
 
     def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
         """Do nothing: PostgreSQL merges, and Spark only brings the rows there."""
@@ -123,24 +101,19 @@ class JdbcSink:
         return jdbc_tables.NOW
 
     def publish(self, cut: Cut) -> None:
-        staged = dict(self._staged)
+        self._place.publish_alone(self._prefix, cut)
 
-        def apply(run: Run) -> None:
-            for table, (replace, unchanged) in staged.items():
-                try:
-                    self._merge_staged(run, table, replace=replace, unchanged=unchanged)
-                except StatementRejected as error:
-                    self._refuse_table(table, error)
-            backfilling, stopped = (", ".join(map(quote_literal, names)) for names in (cut.backfilling, cut.stopped))
-            run(
-                f"INSERT INTO {self._names.own('cuts')} SELECT {cut.sequence}, {cut.applied_lsn}, to_timestamp({cut.committed_us} / 1e6), "
-                f"clock_timestamp(), ARRAY[{backfilling}]::text[], ARRAY[{stopped}]::text[], {cut.committed_us}, "
-                f"{quote_literal(cut.stream_id)}"
-            )
+    def merge_staged(self, run: Run) -> None:
+        """Merge what is staged, in the transaction of the cut."""
+        for table, (replace, unchanged) in self._staged.items():
+            try:
+                self._merge_staged(run, table, replace=replace, unchanged=unchanged)
+            except StatementRejected as error:
+                self._refuse_table(table, error)
 
-        self._database.change(apply)
+    def forget_staged(self) -> None:
+        """Forget what was staged: it is merged."""
         self._staged.clear()
-        self._applied = cut.sequence
 
     def _refuse_table(self, table: MirrorTable, error: StatementRejected) -> NoReturn:
         """Refuse this table alone, if the statement was rejected for its rows.
@@ -154,21 +127,8 @@ class JdbcSink:
         refused.table = str(table)
         raise refused from error
 
-    def maintain(
-        self,
-        tables: Collection[str],
-        keep: dt.timedelta,
-        since: int | None = None,
-    ) -> None:
-        if CUTS not in tables:
-            return  # autovacuum has them
-        cuts = self._names.own("cuts")
-        kept = jdbc_tables.first_kept(cuts, "sequence", keep)
-        with self._database.transaction() as run:
-            run(f"DELETE FROM {cuts} WHERE sequence < {kept if since is None else f'least({kept}, {since})'}")
-
-    def close(self) -> None:
-        self._database.close()
+    def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
+        """Do nothing: autovacuum has the tables."""
 
     def _check_staged(self, run: Run, table: MirrorTable, *, replace: bool) -> None:
         """Refuse staged rows for this table's own reason, before the transaction of all tables."""

@@ -1,12 +1,11 @@
 """A mirror's tables in PostgreSQL: their names, keys and columns, and how they are read.
 
 A group's member has schemas of its own: the schema `public` of `bank_east` is `bank_east_public`,
-and its cuts are in `bank_east_twofold`.
+and `bank_east_twofold` has what only that source needs.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 from dataclasses import dataclass
@@ -15,10 +14,11 @@ from typing import cast
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_common.table_names import quote_identifier, quote_literal
-from twofold_spark.errors import Refused, SetupError, TableRefused, UsageError
+from twofold_spark.errors import SetupError, TableRefused
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes
-from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit
+from twofold_spark.sinks.cut_rows import combine_rows
+from twofold_spark.sinks.cuts import NO_LIMIT, CutLimit, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.mirror_database import Run, configure_jdbc, own_transaction
 
@@ -68,82 +68,64 @@ class JdbcReader:
     """The last cut and its tables.
 
     There are no older versions: to read several tables, use one REPEATABLE READ transaction.
-
-    `member`: the prefix of a source group's member, whose tables have schemas of their own.
     """
 
-    def __init__(self, spark: SparkSession, url: str, member: str = "") -> None:
+    def __init__(self, spark: SparkSession, url: str) -> None:
         self._spark = spark
         self._url = url
-        self._names = Names(member)
 
-    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> Cut | None:  # noqa: ARG002  (there is one)
-        cut = self.read_last_cut()
-        return cut if cut is not None and limit.admits(cut) else None
-
-    def read_last_cut(self) -> Cut | None:
+    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:  # noqa: ARG002  (there is one)
         with own_transaction(self._spark, self._url) as run:
-            if not self._names.member and run("SELECT to_regclass('twofold.global_cuts')::text") is not None:
-                raise UsageError(
-                    "the database has the mirror of a source group: read its tables by SQL, in one REPEATABLE READ "
-                    "transaction. Spark reads each table in another one"
-                )
-            newest = run(f"SELECT row_to_json(c) FROM {self._names.own('cuts')} c ORDER BY sequence DESC LIMIT 1")
-            names = run(f"SELECT coalesce(json_agg(name), '[]') FROM {self._names.own('mirrored')}")
-        if newest is None:
+            cut = read_cut(run) if read_sources(run)[0] else None
+        if cut is None or not cut.members:
             return None
-        row = json.loads(newest)
-        return Cut(
-            sequence=row["sequence"],
-            applied_lsn=row["applied_lsn"],
-            committed_us=row["committed_us"],
-            whole=True,
-            versions={name: NOW for name in json.loads(names or "[]") if name not in row["stopped"]},
-            backfilling=tuple(row["backfilling"]),
-            stopped=tuple(row["stopped"]),
-            stream_id=row["stream_id"],
-        )
+        parts = cut.members.values()
+        return cut if all(limit.admits(each.sequence, each.applied_lsn, each.committed_us) for each in parts) else None
 
-    def read_table(self, name: str, version: str) -> DataFrame:
+    def is_of_group(self) -> bool:
+        with own_transaction(self._spark, self._url) as run:
+            return read_sources(run)[1]
+
+    def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
         assert version == NOW
         schema, _, table = name.partition(".")
-        full_name = self._names.table(MirrorTable("", schema, table, ()))
+        full_name = self._names(prefix).table(MirrorTable("", schema, table, ()))
         return cast("DataFrame", configure_jdbc(self._spark.read, self._url, full_name).load())
 
-    def read_key(self, name: str) -> tuple[str, ...]:
+    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
+        names = self._names(prefix)
         with own_transaction(self._spark, self._url) as run:
-            return read_key(run, self._names, name) or ()
+            return read_key(run, names, name) or ()
 
-    def read_prefix(self) -> str:
-        with own_transaction(self._spark, self._url) as run:
-            return run(f"SELECT min(prefix) FROM {self._names.own('mirrored')}") or ""
-
-    def check_prefix(self, prefix: str) -> None:
-        with own_transaction(self._spark, self._url) as run:
-            if run(f"SELECT to_regclass({quote_literal(self._names.own('mirrored'))})::text") is None:
-                raise SetupError("the database holds no mirror: run `twofold-spark mirror` into it first")
-            other = run(
-                f"SELECT min(prefix) FROM {self._names.own('mirrored')} WHERE prefix <> {quote_literal(prefix)}"
-            )
-        if other is not None:
-            raise Refused(
-                f"this database holds the mirror of the prefix {other!r}, not of {prefix!r}",
-                at_stake="the tables of two sources would be mixed",
-                repair="use one database for each prefix",
-            )
+    def _names(self, prefix: str) -> Names:
+        return Names(prefix if self.is_of_group() else "")
 
 
-def find_reader(spark: SparkSession, url: str, prefix: str) -> JdbcReader:
-    """Return what reads the mirror of this prefix: of a group's member, if the database has it."""
-    with own_transaction(spark, url) as run:
-        is_member = run(f"SELECT to_regclass({quote_literal(Names(prefix).own('mirrored'))})::text") is not None
-    return JdbcReader(spark, url, prefix if is_member else "")
+def read_sources(run: Run) -> tuple[list[str], bool]:
+    """Return the mirror's topic prefixes, and whether each has schemas of its own.
+
+    They are those of the last cut, and before the first one those of tables.
+    """
+    of_group = run("SELECT to_regclass('twofold.global_waits')::text") is not None
+    if run("SELECT to_regclass('twofold.cuts')::text") is None:
+        return [], of_group
+    known = run(
+        "SELECT json_agg(DISTINCT prefix) FROM twofold.cuts WHERE number = (SELECT max(number) FROM twofold.cuts)"
+    )
+    return json.loads(known or "[]"), of_group
 
 
-def first_kept(cuts: str, number: str, keep: dt.timedelta) -> str:
-    """Build the query for the cut that readers got `keep` ago: older ones had been replaced."""
-    ago = f"clock_timestamp() - interval '{keep.total_seconds()} s'"
-    return f"(SELECT coalesce(max({number}), 0) FROM {cuts} WHERE published_at < {ago})"
+def read_cut(run: Run) -> GlobalCut | None:
+    """Read the last cut."""
+    of_group = read_sources(run)[1]
+    last = "SELECT * FROM twofold.cuts WHERE number = (SELECT max(number) FROM twofold.cuts)"
+    rows = json.loads(run(f"SELECT json_agg(c) FROM ({last}) c") or "[]")
+    for row in rows:
+        names = Names(row["prefix"] if of_group else "")
+        mirrored = json.loads(run(f"SELECT coalesce(json_agg(name), '[]') FROM {names.own('mirrored')}") or "[]")
+        row["tables"] = {name: NOW for name in mirrored if name not in row["stopped"]}
+        row["whole"] = True
+    return combine_rows(rows[0]["number"], rows) if rows else None
 
 
 def read_key(run: Run, names: Names, name: str) -> tuple[str, ...] | None:

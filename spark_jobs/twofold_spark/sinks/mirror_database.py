@@ -31,8 +31,6 @@ class MirrorDatabase:
         self._connection: Any = None
         self._lock = threading.Lock()
         """Members are merged side by side, and share the connection."""
-        self._held_back: list[Callable[[Run], None]] | None = None
-        """Changes that take effect together; None outside of `together`."""
 
     def open(self, spark: SparkSession) -> None:
         """Connect, and keep other jobs out; once."""
@@ -47,30 +45,11 @@ class MirrorDatabase:
         with self._lock, transaction(self._connection) as run:
             yield run
 
-    def change(self, work: Callable[[Run], None]) -> None:
-        """Do this in one transaction: now, or at the end of `together`."""
-        if self._held_back is not None:
-            self._held_back.append(work)
-            return
-        with self.transaction() as run:
-            work(run)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Let all changes take effect in one transaction, at the end; none if an error ends it."""
-        held_back = self._held_back = []
-        try:
-            yield
-        finally:
-            self._held_back = None
-        with self.transaction() as run:
-            for work in held_back:
-                work(run)
-
     def close(self) -> None:
         """Give up the connection and its lock."""
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
 
 def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:

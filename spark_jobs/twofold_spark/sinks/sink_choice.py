@@ -9,18 +9,15 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 
 from twofold_spark.session import absolute_folder
-from twofold_spark.sinks import jdbc_tables
-from twofold_spark.sinks.delta_group import DeltaGroup
-from twofold_spark.sinks.delta_sink import DeltaSink
+from twofold_spark.sinks.delta_place import DeltaPlace
 from twofold_spark.sinks.delta_tables import DeltaReader
-from twofold_spark.sinks.iceberg_group import IcebergGroup
-from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, IcebergReader
-from twofold_spark.sinks.interface import GroupPlace, Reader, Sink
-from twofold_spark.sinks.jdbc_group import JdbcGroup
-from twofold_spark.sinks.jdbc_sink import JdbcSink
-from twofold_spark.sinks.mirror_database import MirrorDatabase
+from twofold_spark.sinks.interface import Reader
+from twofold_spark.sinks.jdbc_place import JdbcPlace
+from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.write_mode import WriteMode
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
@@ -42,47 +39,35 @@ class SinkChoice:
             return cls(name, address)
         raise ValueError(f"{name!r} must be one of: {cls.HELP}")  # the address may hold a password
 
-    def make_sink(
+    def make_place(
         self,
-        spark: SparkSession,
-        prefix: str,
         *,
+        of_group: bool,
         catalog: str,
         format_version: int = FORMAT_VERSION,
         write_mode: WriteMode = "by-size",
-    ) -> Sink:
+    ) -> Place:
+        """Make what has the sinks of a mirror and its cuts."""
         match self.name:
             case "delta":
-                return DeltaSink(spark, prefix, self._folder)
+                return DeltaPlace(self._folder, of_group=of_group)
             case "jdbc":
-                return JdbcSink(spark, prefix, MirrorDatabase(build_jdbc_url(self.address)))
-        return IcebergSink(
-            spark,
-            prefix,
+                return JdbcPlace(build_jdbc_url(self.address), of_group=of_group)
+        return IcebergPlace(
             catalog,
+            of_group=of_group,
             format_version=format_version,
             write_mode=write_mode,
             partitioning=self.partitioning,
         )
 
-    def make_group(
-        self, *, catalog: str, format_version: int = FORMAT_VERSION, write_mode: WriteMode = "by-size"
-    ) -> GroupPlace:
-        """Return what makes the sinks of a source group's mirror."""
-        match self.name:
-            case "delta":
-                return DeltaGroup(self._folder)
-            case "jdbc":
-                return JdbcGroup(build_jdbc_url(self.address))
-        return IcebergGroup(catalog, format_version, write_mode, self.partitioning)
-
-    def make_reader(self, spark: SparkSession, prefix: str, *, catalog: str) -> Reader:
-        """Make what reads the mirror of this prefix."""
+    def make_reader(self, spark: SparkSession, *, catalog: str) -> Reader:
+        """Make what reads the mirror."""
         match self.name:
             case "delta":
                 return DeltaReader(spark, self._folder)
             case "jdbc":
-                return jdbc_tables.find_reader(spark, build_jdbc_url(self.address), prefix)
+                return JdbcReader(spark, build_jdbc_url(self.address))
         return IcebergReader(spark, catalog)
 
     def default_checkpoint(self, warehouse: str, prefix: str | None) -> str:

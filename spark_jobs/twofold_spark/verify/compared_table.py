@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType
 
 from twofold_avro.names import postgres_name
 from twofold_common.table_names import quote_identifier
 from twofold_spark.errors import SetupError
-from twofold_spark.readers.cut_tables import read_cut
+from twofold_spark.readers.cut_tables import read_source
 from twofold_spark.row_columns import COPIES, KEY_TEXT
 from twofold_spark.sinks.interface import Reader
 from twofold_spark.sources.source_database import SourceDatabase
@@ -41,12 +41,12 @@ class ComparedTable:
     """One table on both sides."""
 
     def __init__(
-        self, spark: SparkSession, source: SourceDatabase, reader: Reader, table: str, left_out: Collection[str]
+        self, source: SourceDatabase, reader: Reader, prefix: str, table: str, left_out: Collection[str]
     ) -> None:
         """`left_out`: columns that are not compared, by their names in the source."""
-        self._spark = spark
         self._source = source
         self._reader = reader
+        self._prefix = prefix
         self._table = table
         schema, _, name = table.partition(".")
         self._from = quote_identifier(postgres_name(schema), postgres_name(name))
@@ -61,7 +61,7 @@ class ComparedTable:
             if c.name not in left_out
         ]
         self._pairs = pairs
-        self.key = _identifying_columns(reader.read_key(table), pairs)
+        self.key = _identifying_columns(reader.read_key(prefix, table), pairs)
         self.buckets = choose_bucket_count(int(source.read_value(f"SELECT count(*) FROM {self._from}")))
 
     def count_inexpressible(self) -> dict[str, int]:
@@ -123,8 +123,8 @@ class ComparedTable:
         )
 
     def _read_mirror(self) -> DataFrame:
-        mirror = read_cut(self._spark, reader=self._reader)[self._table]
-        if COPIES not in mirror.columns or self._reader.read_key(self._table):
+        mirror = read_source(self._reader, self._prefix)[self._table]
+        if COPIES not in mirror.columns or self._reader.read_key(self._prefix, self._table):
             return mirror
         return mirror.withColumn(COPIES, f.explode(f.sequence(f.lit(1), f.col(COPIES)))).drop(COPIES)
 

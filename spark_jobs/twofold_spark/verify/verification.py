@@ -20,13 +20,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
-
 from twofold_avro.names import topic_of
 from twofold_common.positions import Lsn, format_lsn
 from twofold_common.table_names import quote_identifier, quote_literal, table_argument
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
-from twofold_spark.readers.cut_tables import Tables, read_cut
+from twofold_spark.readers.cut_tables import Tables, read_source
 from twofold_spark.sinks.interface import Reader
 from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.sources.topic_names import to_postgres_names
@@ -43,7 +41,6 @@ class Verification:
 
     def __init__(
         self,
-        spark: SparkSession,
         source: SourceDatabase,
         *,
         reader: Reader,
@@ -59,7 +56,6 @@ class Verification:
 
         `report` gets the answer, `progress` what is waited for.
         """
-        self._spark = spark
         self._source = source
         self._reader = reader
         self._prefix = prefix
@@ -138,8 +134,7 @@ class Verification:
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                self._reader.check_prefix(self._prefix)
-                return read_cut(self._spark, reader=self._reader)
+                return read_source(self._reader, self._prefix)
             except SetupError:
                 if time.monotonic() > deadline:
                     raise
@@ -150,7 +145,7 @@ class Verification:
         if policy:
             listed = ", ".join(f"{column} ({action})" for column, action in sorted(policy.items()))
             self._report(f"{table}: under a data policy, NOT compared: {listed}")
-        compared = ComparedTable(self._spark, self._source, self._reader, table, policy)
+        compared = ComparedTable(self._source, self._reader, self._prefix, table, policy)
         source, mirror = compared.sum_source_buckets(), compared.sum_mirror_buckets()
         rows = sum(count for count, _ in source.values())
         differing = {b for b in source.keys() | mirror.keys() if source.get(b) != mirror.get(b)}
@@ -199,7 +194,7 @@ class Verification:
         marker = int(self._source.read_value(f"SELECT pg_logical_emit_message(false, '{MARKER}', '') - '0/0'::pg_lsn"))
         reached, moved_at = -1, time.monotonic()
         tell_at = moved_at + _TELL_S
-        while (at := read_cut(self._spark, reader=self._reader).cut.applied_lsn) < marker:
+        while (at := read_source(self._reader, self._prefix).cut.applied_lsn) < marker:
             now = time.monotonic()
             if at > reached:
                 reached, moved_at = at, now

@@ -1,10 +1,11 @@
 """A group's mirror in Iceberg or Delta, read by plain SQL as docs/use/spark.md describes it: the
-rows of `twofold.global_cuts` name the cut of each member, and a member's cut names its tables'
-versions. `look` alone reads as a user does, by `read_cut`.
+rows of `twofold.cuts` name each member's commit record and its tables' versions. `look` alone reads
+as a user does, by `read_cut`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from pathlib import Path
@@ -115,11 +116,12 @@ class Mirrored:
         return shown
 
     def cuts(self) -> list[GlobalCut]:
-        if not self._place.exists(self._spark, "", "twofold.global_cuts"):
+        if not self._place.exists(self._spark, "", "twofold.cuts"):
             return []
-        rows = self._rows_of("", "twofold.global_cuts").orderBy("number").collect()
-        members = {prefix: self._members_cuts(prefix) for prefix in self._prefixes}
-        return [self._cut(row, members) for row in rows]
+        found = defaultdict[int, dict[str, Any]](dict)
+        for row in self._rows_of("", "twofold.cuts").where("joined").orderBy("number").collect():
+            found[row["number"]][row["prefix"]] = row
+        return [self._cut(number, rows) for number, rows in found.items()]
 
     def show(self, cut: GlobalCut) -> Shown | None:
         return self._show(f"global cut {cut}", cut)
@@ -164,6 +166,7 @@ class Mirrored:
         return rows
 
     def _members_cuts(self, prefix: str) -> dict[int, Any]:
+        """Those of a mirror of this source alone."""
         if not self._place.exists(self._spark, prefix, "twofold.cuts"):
             return {}
         return {row["sequence"]: row for row in self._rows_of(prefix, "twofold.cuts").where("whole").collect()}
@@ -172,8 +175,7 @@ class Mirrored:
         rows = self._spark.table(self._place.name(prefix, table))
         return rows.selectExpr("*", "unix_micros(published_at) / 1e6 AS at")
 
-    def _cut(self, row: Any, members: dict[str, dict[int, Any]]) -> GlobalCut:
-        named = {each["prefix"]: each["sequence"] for each in row["members"]}
-        sequences = dict.fromkeys(self._prefixes, 0) | named
-        parts = {prefix: members[prefix].get(sequence) for prefix, sequence in sequences.items()}
-        return GlobalCut(row["number"], sequences, parts, row["at"])
+    def _cut(self, number: int, rows: Mapping[str, Any]) -> GlobalCut:
+        sequences = {prefix: rows[prefix]["sequence"] if prefix in rows else 0 for prefix in self._prefixes}
+        parts = {prefix: rows[prefix] if sequences[prefix] else None for prefix in self._prefixes}
+        return GlobalCut(number, sequences, parts, max(row["at"] for row in rows.values()))

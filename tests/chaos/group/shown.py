@@ -16,23 +16,18 @@ Rows = dict[str, dict[str, list[tuple[Any, ...]]]]
 
 @dataclass(frozen=True, slots=True)
 class GlobalCut:
-    """A row of the global cuts, with the rows of the members' cuts that it names."""
+    """The rows of a cut."""
 
     number: int
     sequences: Mapping[str, int]
     """By prefix; 0 for a member that it does not name."""
     parts: Mapping[str, Any]
-    """By prefix; None if the member has no such cut."""
+    """By prefix; None for a member that it does not name."""
     published_at: float = 0.0
     """In seconds since 1970."""
 
     def __str__(self) -> str:
         return f"{self.number} {self.sequences}"
-
-    @property
-    def missing(self) -> list[str]:
-        """The members whose cut it names and who have no such cut."""
-        return [prefix for prefix, sequence in self.sequences.items() if sequence and self.parts[prefix] is None]
 
     @property
     def complete(self) -> bool:
@@ -69,12 +64,8 @@ class Shown:
     """Of all balances; None if they were not read."""
     torn: tuple[tuple[str, int, int], ...]
     """Transfers that are there in part, with how many branches are there, and of how many."""
-    missing: tuple[str, ...] = ()
-    """Members that are not at the cut that the global cut names; then nothing else was read."""
 
     def violations(self, total: int) -> list[Violation]:
-        if self.missing:
-            return [Violation("cut", f"{self.what} names cuts that {list(self.missing)} do not have")]
         found = []
         if self.total is not None and self.total != total:
             found.append(Violation("total", f"{self.what}: {self.total}, not {total}"))

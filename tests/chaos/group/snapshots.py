@@ -12,7 +12,9 @@ from psycopg.sql import SQL, Composed, Identifier
 from chaos.group.shown import COLUMNS, GlobalCut, Rows, Shown
 
 _CUTS: Final = """
-SELECT number, members, extract(epoch FROM published_at)::float FROM twofold.global_cuts ORDER BY number
+SELECT number, json_object_agg(prefix, json_build_object('sequence', sequence, 'backfilling', backfilling)),
+       max(extract(epoch FROM published_at))::float
+  FROM twofold.cuts WHERE joined GROUP BY number ORDER BY number
 """
 
 
@@ -32,11 +34,9 @@ class Snapshots:
             cut = self._last()
             if cut is None or cut.number == self._looked_at:
                 return None
-            if not cut.complete and not cut.missing:
+            if not cut.complete:
                 return None
             self._looked_at = cut.number
-            if cut.missing:
-                return Shown(f"snapshot at {cut}", cut.number, 0, (), tuple(cut.missing))
             (total,) = self._ask(SQL("SELECT sum(balance)::bigint FROM ({}) a").format(self._all("account")))[0]
             torn = self._ask(
                 SQL(
@@ -57,7 +57,7 @@ class Snapshots:
             }
 
     def cuts(self) -> list[GlobalCut]:
-        if not self._exists("twofold", "global_cuts"):
+        if not self._exists("twofold", "cuts"):
             return []
         nothing: dict[str, Any] = {each: {"tables": (), "backfilling": ()} for each in self._prefixes}
         found = self._ask(SQL(_CUTS))
@@ -70,25 +70,21 @@ class Snapshots:
         self._connection.close()
 
     def _last(self) -> GlobalCut | None:
-        """With what the members' own cuts say in this snapshot."""
-        if not self._exists("twofold", "global_cuts"):
+        if not self._exists("twofold", "cuts"):
             return None
         found = self._ask(SQL(_CUTS + " DESC LIMIT 1"))
         if not found:
             return None
         number, members, at = found[0]
         sequences = self._sequences(members)
-        return GlobalCut(number, sequences, {prefix: self._part(prefix, its) for prefix, its in sequences.items()}, at)
+        parts = {prefix: self._part(prefix, members.get(prefix)) for prefix in sequences}
+        return GlobalCut(number, sequences, parts, at)
 
-    def _part(self, prefix: str, sequence: int) -> dict[str, Any] | None:
-        if not sequence:
-            return None
-        last = SQL("SELECT sequence, backfilling FROM {} ORDER BY sequence DESC LIMIT 1")
-        ((at, backfilling),) = self._ask(last.format(Identifier(f"{prefix}_twofold", "cuts")))
-        if at != sequence:
+    def _part(self, prefix: str, member: dict[str, Any] | None) -> dict[str, Any] | None:
+        if member is None or not member["sequence"]:
             return None
         tables = [{"name": f"public.{table}"} for table in COLUMNS if self._exists(f"{prefix}_public", table)]
-        return {"tables": tables, "backfilling": backfilling}
+        return {"tables": tables, "backfilling": member["backfilling"]}
 
     def _all(self, table: str) -> Composed:
         return SQL(" UNION ALL ").join(self._select(prefix, table) for prefix in self._prefixes)
@@ -105,5 +101,5 @@ class Snapshots:
     def _ask(self, query: SQL | Composed) -> list[Any]:
         return self._connection.execute(query).fetchall()
 
-    def _sequences(self, members: list[dict[str, Any]]) -> dict[str, int]:
-        return dict.fromkeys(self._prefixes, 0) | {each["prefix"]: each["sequence"] for each in members}
+    def _sequences(self, members: dict[str, dict[str, Any]]) -> dict[str, int]:
+        return dict.fromkeys(self._prefixes, 0) | {prefix: each["sequence"] for prefix, each in members.items()}

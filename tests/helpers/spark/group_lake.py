@@ -11,7 +11,7 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,11 @@ from fixtures.connector import Installation, wait_until
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.readers.cut_tables import Tables, read_cut, read_members
-from twofold_spark.sinks.delta_group import DeltaGroup
-from twofold_spark.sinks.delta_tables import DeltaReader
-from twofold_spark.sinks.global_cuts import GlobalCut, MemberCut, read_row
-from twofold_spark.sinks.iceberg_group import IcebergGroup, member_catalog
+from twofold_spark.readers.cut_tables import Tables, read_cut
+from twofold_spark.session import member_catalog
+from twofold_spark.sinks import cut_rows
+from twofold_spark.sinks.cuts import NO_CUT, NO_LIMIT, GlobalCut
+from twofold_spark.sinks.interface import Reader
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -69,17 +69,13 @@ class GroupLake:
         here = next(iter(self.members.values()))
         kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
 
-        place = self.choice.make_group(catalog=self.catalog)
-
-        def one(prefix: str) -> Mirror:
-            return Mirror(kafka, registry, prefix, lambda its: place.make_sink(its, prefix), **self.kept)
-
-        mirrors = {prefix: one(prefix) for prefix in self.members}
+        place = self.choice.make_place(of_group=True, catalog=self.catalog)
+        mirrors = {prefix: Mirror(kafka, registry, prefix, place, **self.kept) for prefix in self.members}
         return GroupMirror(
             kafka,
             registry,
             mirrors,
-            place.make_cuts,
+            place,
             **{name: value for name, value in self.kept.items() if name != "batch_rows"},
             **settings,
             report=self.published.append,
@@ -123,14 +119,18 @@ class GroupLake:
             raise failures[0]
 
     def read(self) -> Tables:
-        return read_cut(self.spark, catalog=self.catalog, reader=self._reader())
+        return read_cut(self.spark, reader=self.reader)
 
     def last_cut(self) -> GlobalCut:
-        return self.published_snapshot()[0] if self.choice.name == "jdbc" else self.kept_cuts()[-1]
+        cut = self.reader.find_cut()
+        assert cut is not None
+        return cut
 
     def kept_cuts(self) -> list[GlobalCut]:
         """The global cuts of a catalog or folder, whichever process published them."""
-        return [read_row(row) for row in self.table("global_cuts").orderBy("number").collect()]
+        cuts = self.table("cuts")
+        numbers = sorted({row["number"] for row in cuts.where("joined").select("number").collect()})
+        return [cut for number in numbers if (cut := cut_rows.find_cut(cuts.where(f"number = {number}"), NO_LIMIT))]
 
     def published_snapshot(self) -> tuple[GlobalCut, dict[str, dict[str, int]]]:
         """What one snapshot of a PostgreSQL has: the last global cut, and the amounts."""
@@ -148,14 +148,8 @@ class GroupLake:
         return self.spark.table(in_delta if self.choice.name == "delta" else f"{self.catalog}.twofold.{name}")
 
     @property
-    def place(self) -> DeltaGroup | IcebergGroup:
-        """Where a catalog or a folder has the members."""
-        place = self.choice.make_group(catalog=self.catalog)
-        assert isinstance(place, DeltaGroup | IcebergGroup)
-        return place
-
-    def _reader(self) -> DeltaReader | None:
-        return DeltaReader(self.spark, self.choice.address) if self.choice.name == "delta" else None
+    def reader(self) -> Reader:
+        return self.choice.make_reader(self.spark, catalog=self.catalog)
 
     def transfers(self, published: GlobalCut | None = None) -> dict[str, dict[str, int]]:
         """The amounts by prefix and transfer, as of a global cut, or of the last one."""
@@ -163,7 +157,7 @@ class GroupLake:
             return self.published_snapshot()[1]
         tables = self.read()
         if published is not None:
-            tables = read_members(self.spark, self.place, published)
+            tables = Tables(self.reader, published, of_group=True)
         found: dict[str, dict[str, int]] = {}
         for prefix, cut in tables.members.items():
             if cut.sequence:
@@ -201,18 +195,25 @@ def read_snapshot(conninfo: str) -> tuple[GlobalCut, dict[str, dict[str, int]]]:
     """Read the last global cut and the amounts of its members in one snapshot, by plain SQL."""
     with psycopg.connect(conninfo) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        last = "SELECT number, members FROM twofold.global_cuts ORDER BY number DESC LIMIT 1"
-        number, parts = connection.execute(last).fetchone() or (0, [])
-        members = {each["prefix"]: MemberCut(each["sequence"], each["commit_offset"]) for each in parts}
+        last = "SELECT max(number) FROM twofold.cuts WHERE joined"
+        (number,) = connection.execute(last).fetchone() or (None,)
+        parts = connection.execute(
+            "SELECT prefix, sequence FROM twofold.cuts WHERE joined AND number = %s", (number,)
+        ).fetchall()
+        members = {prefix: replace(NO_CUT, sequence=sequence) for prefix, sequence in parts}
         amounts: dict[str, dict[str, int]] = {}
-        for prefix, part in members.items():
-            (sequence,) = connection.execute(f'SELECT max(sequence) FROM "{prefix}_twofold".cuts').fetchone() or (0,)
-            assert (sequence or 0) == part.sequence, f"{prefix} is at {sequence} in the global cut {number} {members}"
+        for prefix in members:
             table = f'"{prefix}_public".transfer'
             is_there = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone() == (True,)
             rows = connection.execute(f"SELECT id, amount FROM {table}").fetchall() if is_there else []
             amounts[prefix] = dict(rows)
-        return GlobalCut(number, members), amounts
+        return GlobalCut(number or 0, members), amounts
+
+
+def assert_consecutive(*lakes: GroupLake) -> None:
+    """The cuts that were published have every number; before the first is what led to it."""
+    numbers = [cut.number for lake in lakes for cut in lake.published]
+    assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
 
 
 def find_whole(transfers: Mapping[str, Mapping[str, int]], cut: object) -> set[str]:

@@ -200,9 +200,7 @@ def test_from_a_source_to_verify(lake: Lake, connector: Maker, database: str, si
         lake.choice = SinkChoice(sink, addresses.get(sink, ""))
         source = SourceDatabase(lake.spark, build_jdbc_url(here.conninfo))
         try:
-            results = Verification(
-                lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, report=print
-            ).run()
+            results = Verification(source, reader=lake.reader, prefix=lake.prefix, patience=2, report=print).run()
         finally:
             source.close()
         assert {each.table: each.buckets for each in results} == {f"public.{name}": 0 for name in names}, sink

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 
 from fixtures.connector import Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark.group_lake import Coordinator, GroupLake, write_lines
+from helpers.spark.group_lake import Coordinator, GroupLake, assert_consecutive, write_lines
 from helpers.spark.group_process import publishes, running, runs_to_the_end
-from twofold_spark.sinks.delta_tables import DeltaReader
+from twofold_spark.sinks.delta_tables import DeltaTables, member_folder
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 """The short form is in test_group_sinks.py: the driver dies, in the process of the test."""
 
 TABLES: Final = ("public.transfer", "public.journal")
-PLACES: Final = ("behind a merge", "behind a member's cut", "before the row", "behind the row")
+PLACES: Final = ("behind a merge", "before the rows", "behind the rows")
 ATTEMPTS: Final = 4
 """The next step of the process may come before the kill."""
 
@@ -54,10 +54,8 @@ class Written:
 
     merges: tuple[int, ...]
     """Of each member's tables."""
-    cuts: tuple[int, ...]
-    """Of each member's cuts."""
     rows: int
-    """Of the global cuts."""
+    """Of the cuts."""
 
     @classmethod
     def read(cls, folder: Path, prefixes: Iterable[str]) -> Written:
@@ -67,23 +65,20 @@ class Written:
         members = tuple(prefixes)
         return cls(
             tuple(count(prefix, *table.split(".")) for prefix in members for table in TABLES),
-            tuple(count(prefix, "twofold", "cuts") for prefix in members),
-            count("twofold", "global_cuts"),
+            count("twofold", "cuts"),
         )
 
     def has_come_to(self, place: str, since: Written) -> bool:
         match place:
             case "behind a merge":
                 return self.merges > since.merges
-            case "behind a member's cut":
-                return self.cuts > since.cuts
-            case "before the row":
-                return all(now > then for now, then in zip(self.cuts, since.cuts, strict=True))
+            case "before the rows":
+                return all(now > then for now, then in zip(self.merges, since.merges, strict=True))
             case _:
                 return self.rows > since.rows
 
 
-@pytest.mark.parametrize("places", [("before the row",), PLACES])
+@pytest.mark.parametrize("places", [("before the rows",), PLACES])
 def test_every_global_cut_in_delta_is_whole_wherever_the_process_is_killed(
     group: GroupLake, places: tuple[str, ...]
 ) -> None:
@@ -113,7 +108,7 @@ def test_every_global_cut_in_delta_is_whole_wherever_the_process_is_killed(
     runs_to_the_end(group, within_s=300)
     group.runs_until_it_shows(*coordinator.committed)
     group.published = group.kept_cuts()
-    assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
+    assert_consecutive(group)
     assert group.assert_all_whole(coordinator.places) > 20
     assert_equal(group)
 
@@ -142,28 +137,22 @@ def kill_at(place: str, group: GroupLake) -> set[str]:
 def find_places(group: GroupLake) -> set[str]:
     """Where a process ended, by what the tables hold."""
     last = group.last_cut()
-    readers = {prefix: DeltaReader(group.spark, f"{group.choice.address}/{prefix}") for prefix in group.members}
-    cuts = {prefix: reader.read_last_cut() for prefix, reader in readers.items()}
-    shown = {prefix: cut.sequence if cut is not None else 0 for prefix, cut in cuts.items()}
-    merged = {prefix: max(reader.read_state(table)[1] for table in TABLES) for prefix, reader in readers.items()}
-    ahead = {prefix for prefix in group.members if shown[prefix] > last.members[prefix].sequence}
-    found = {
-        "behind a merge": any(merged[prefix] > shown[prefix] for prefix in group.members),
-        "behind a member's cut": bool(ahead),
-        "before the row": ahead == {*group.members},
-        "behind the row": not ahead and all(merged[prefix] <= shown[prefix] for prefix in group.members),
+    folders = {
+        prefix: DeltaTables(group.spark, member_folder(group.choice.address, prefix)) for prefix in group.members
     }
+    merged = {prefix: [each.read_state(table)[1] for table in TABLES] for prefix, each in folders.items()}
+    ahead = [sequence > last.members[prefix].sequence for prefix in group.members for sequence in merged[prefix]]
+    found = {"behind a merge": any(ahead), "before the rows": all(ahead), "behind the rows": not any(ahead)}
     return {place for place, is_there in found.items() if is_there}
 
 
 def assert_equal(group: GroupLake) -> None:
     """`verify` finds each member's tables equal to its source."""
     for prefix, here in group.members.items():
-        reader = DeltaReader(group.spark, f"{group.choice.address}/{prefix}")
         source = SourceDatabase(group.spark, build_jdbc_url(here.conninfo))
         with closing(source):
             verification = Verification(
-                group.spark, source, reader=reader, prefix=prefix, publication=prefix, patience=60, report=print
+                source, reader=group.reader, prefix=prefix, publication=prefix, patience=60, report=print
             )
             compared = {each.table: each for each in verification.run()}
         assert min(compared[table].rows for table in TABLES) > 20

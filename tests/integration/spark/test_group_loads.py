@@ -19,7 +19,7 @@ from helpers.spark.group_lake import GroupLake, find_whole, prepare, regroup, tr
 from twofold.config import load
 from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
-from twofold_spark.sinks.iceberg_group import member_catalog
+from twofold_spark.session import member_catalog
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 LATE = "CREATE TABLE late (id text PRIMARY KEY, account int, amount bigint)"
@@ -44,16 +44,16 @@ def shown(lake: GroupLake) -> set[str]:
 def read_plainly(lake: GroupLake) -> dict[str, dict[str, int]]:
     """Return the amounts by member and transfer in the last global cut, as pyiceberg reads them.
 
-    The row of the global cut names each member's cut, and the row of that its tables' snapshots.
+    The rows of the cut name each member's snapshots.
     """
     group = SqlCatalog(lake.catalog, uri=f"sqlite:///{lake.folder}/group/catalog.db")
-    rows = group.load_table("twofold.global_cuts").scan().to_arrow().to_pylist()
+    rows = [row for row in group.load_table("twofold.cuts").scan().to_arrow().to_pylist() if row["joined"]]
+    last = max(row["number"] for row in rows)
     found: dict[str, dict[str, int]] = {}
-    for member in max(rows, key=lambda row: row["number"])["members"]:
-        prefix = member["prefix"]
+    for cut in (row for row in rows if row["number"] == last):
+        prefix = cut["prefix"]
         catalog = SqlCatalog(member_catalog(lake.catalog, prefix), uri=f"sqlite:///{lake.folder}/{prefix}/catalog.db")
-        cuts = catalog.load_table("twofold.cuts").scan(row_filter=f"sequence = {member['sequence']}")
-        (cut,) = (row for row in cuts.to_arrow().to_pylist() if row["whole"])
+        assert cut["whole"]
         loading = {topic.removeprefix(f"{prefix}.") for topic in cut["backfilling"]}
         versions = {each["name"]: int(each["version"]) for each in cut["tables"] if each["name"] not in loading}
         found[prefix] = {}

@@ -14,11 +14,10 @@ from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark.group_lake import Coordinator, GroupLake, regroup, transfer
+from helpers.spark.group_lake import Coordinator, GroupLake, assert_consecutive, regroup, transfer
 from twofold_spark.errors import Refused
-from twofold_spark.readers.cut_tables import read_cut
-from twofold_spark.sinks.global_cuts import GlobalCut
-from twofold_spark.sinks.iceberg_group import member_catalog
+from twofold_spark.session import member_catalog
+from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = pytest.mark.timeout(2400)
@@ -92,14 +91,13 @@ def test_members_come_and_go_while_the_coordinator_goes_on(
     again.runs_until_it_shows(*coordinator.committed)
     lakes = (two, three, fewer, again)
     assert all(lake.assert_all_whole(coordinator.places) for lake in lakes)
-    numbers = [cut.number for lake in lakes for cut in lake.published]
-    assert numbers == [*range(1, len(numbers) + 1)]
+    assert_consecutive(*lakes)
 
 
 def north_of(lake: GroupLake, north: Installation) -> dict[str, int]:
     """The transfers in the tables of one who is no member."""
-    tables = read_cut(lake.spark, catalog=member_catalog(lake.catalog, north.prefix))
-    return {row["id"]: row["amount"] for row in tables["public.transfer"].collect()}
+    rows = lake.spark.table(f"{member_catalog(lake.catalog, north.prefix)}.public.transfer").collect()
+    return {row["id"]: row["amount"] for row in rows}
 
 
 def recreate_topics(here: Installation) -> None:

@@ -21,7 +21,6 @@ from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.readers.cut_tables import read_cut
-from twofold_spark.sinks.iceberg_group import member_catalog
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = pytest.mark.timeout(900)
@@ -119,8 +118,7 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake) -> None:
     def found() -> list[int]:
         for name, value in WAREHOUSE_CATALOG.settings(str(warehouse), catalog).items():
             group.spark.conf.set(name, value)
-        catalogs = {prefix: member_catalog(catalog, prefix) for prefix in group.members}
-        session.open_member_catalogs(group.spark, warehouse, catalog, catalogs)
+        session.open_member_catalogs(group.spark, warehouse, catalog, group.members)
         cut = read_cut(group.spark, catalog=catalog)
         return sorted(row["amount"] for prefix in cut.members for row in cut[f"{prefix}.public.transfer"].collect())
 
@@ -140,17 +138,15 @@ def test_the_command_takes_the_members_or_their_group(group: GroupLake) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["iceberg", "delta"], indirect=True)
-def test_old_global_cuts_are_forgotten_with_the_members_cuts_that_only_they_name(group: GroupLake) -> None:
+def test_old_global_cuts_are_forgotten(group: GroupLake) -> None:
     group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
     transfer(group.members, "one", 10)
     group.runs_until_it_shows("one")
     transfer(group.members, "two", 20)
     group.runs_until_it_shows("one", "two")
     assert len(group.published) > 1
-    assert group.table("global_cuts").count() == 1
-    for prefix in group.members:
-        reader = group.place.make_reader(group.spark, prefix)
-        assert reader.find_cut(first=True) == reader.find_cut()
+    assert group.reader.find_cut(first=True) == group.reader.find_cut()
+    assert group.table("cuts").count() == len(group.members)
 
 
 @pytest.mark.slow

@@ -24,14 +24,22 @@ from pyspark.sql import SparkSession
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.spark.cutting_front import CuttingFront, Lost
-from helpers.spark.group_lake import Coordinator, GroupLake, find_whole, read_snapshot, transfer, write_lines
+from helpers.spark.group_lake import (
+    Coordinator,
+    GroupLake,
+    assert_consecutive,
+    find_whole,
+    read_snapshot,
+    transfer,
+    write_lines,
+)
 from helpers.spark.group_process import publishes, running, runs_to_the_end
 from twofold_spark.errors import Refused, SetupError, UsageError
 from twofold_spark.readers.cut_tables import read_cut
-from twofold_spark.sinks.delta_group import DeltaGlobalTables
-from twofold_spark.sinks.global_cuts import GlobalCut
-from twofold_spark.sinks.interface import Reader
-from twofold_spark.sinks.jdbc_group import JdbcGlobalCuts
+from twofold_spark.sinks.cuts import GlobalCut
+from twofold_spark.sinks.delta_place import DeltaPlace
+from twofold_spark.sinks.delta_tables import DeltaTables, member_folder
+from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
@@ -116,7 +124,7 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_driver_dies(
         try:
             wait_until(lambda: _publishes(group, "checkpoint"), 200, "a global cut")
             with monkeypatch.context() as dying:
-                dying.setattr(JdbcGlobalCuts, "publish", _die)
+                dying.setattr(JdbcSink, "merge_staged", _die)
                 wait_until(lambda: _dies(group), 200, "it dies")
         finally:
             coordinator.stop()
@@ -124,7 +132,7 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_driver_dies(
             here.caught_up()
         wait_until(lambda: _publishes(group, "lost"), 200, "the next global cut")
         group.runs_until_it_shows(*coordinator.committed)
-    assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
+    assert_consecutive(group)
     assert auditor.cuts
     assert max(group.publishing_s) > 0
 
@@ -144,18 +152,18 @@ def test_in_delta_members_may_be_ahead_of_the_global_cut_that_is_read(
     for here in group.members.values():
         here.caught_up()
     with monkeypatch.context() as dying:
-        dying.setattr(DeltaGlobalTables, "append", _die)
+        dying.setattr(DeltaPlace, "publish", _die)
         wait_until(lambda: _dies(group), 200, "it dies")
-    tables = {prefix: group.place.make_reader(group.spark, prefix) for prefix in group.members}
-    ahead = [prefix for prefix, reader in tables.items() if _last(reader) > last.members[prefix].sequence]
-    assert ahead, "members have published what no row names"
+    tables = {prefix: DeltaTables(group.spark, member_folder(group.choice.address, prefix)) for prefix in group.members}
+    applied = {prefix: each.read_state("public.transfer")[1] for prefix, each in tables.items()}
+    assert any(applied[prefix] > last.members[prefix].sequence for prefix in applied), "merged, and no row names it"
     assert (group.last_cut(), group.assert_whole()) == (last, {"one"})
 
     group.kept = {"maintain_every": 1, "keep_cuts": dt.timedelta(0)}
     transfer(group.members, "three", 30)
     group.run("lost")
     group.runs_until_it_shows("one", "two", "three")
-    assert [each.number for each in group.published] == [*range(1, len(group.published) + 1)]
+    assert_consecutive(group)
 
 
 @pytest.mark.slow
@@ -189,8 +197,8 @@ def test_whoever_reads_postgresql_sees_whole_transfers_though_the_process_is_kil
         try:
             journal = f'"{max(group.members)}_public".journal'
             assert _killed_while_it_waits(group, f"LOCK TABLE {journal} IN ACCESS EXCLUSIVE MODE") == 0
-            assert _killed_while_it_waits(group, "LOCK TABLE twofold.global_cuts IN SHARE MODE") == 0
-            oldest = "SELECT FROM twofold.global_cuts ORDER BY number LIMIT 1 FOR UPDATE"
+            assert _killed_while_it_waits(group, "LOCK TABLE twofold.cuts IN SHARE MODE") == 0
+            oldest = "SELECT FROM twofold.cuts ORDER BY number LIMIT 1 FOR UPDATE"
             assert _killed_while_it_waits(group, oldest, "--maintain-every", "1", "--keep-cuts", "0") == 1
             assert _last_file(group, "offsets") > _last_file(group, "commits"), "Spark will give it the batch again"
             before = group.last_cut()
@@ -227,7 +235,7 @@ def test_a_connection_that_ends_at_the_commit_doubles_and_loses_nothing(group: G
         transfer(group.members, f"lost: {lost}", 20)
         for here in group.members.values():
             here.caught_up()
-        with CuttingFront(group.choice.address, b"INSERT INTO twofold.global_cuts", lost) as front:
+        with CuttingFront(group.choice.address, b"INSERT INTO twofold.cuts", lost) as front:
             behind_it = replace(group, choice=SinkChoice("jdbc", front.conninfo))
             wait_until(partial(_loses_its_connection, behind_it), 200, "its connection is cut off")
             assert front.has_cut
@@ -280,18 +288,18 @@ def test_members_come_and_go_and_strangers_are_refused(group: GroupLake, connect
     stranger.start()
     stranger.caught_up()
     strangers = group.with_members({stranger.prefix: stranger})
-    with pytest.raises(Refused, match=r"holds the global cuts of .* has none of these members"):
+    with pytest.raises(Refused, match=r"holds the mirror of a source group \(.*\), not of a source group \("):
         strangers.run()
 
 
 def _assert_verified(group: GroupLake, *, rows: int) -> None:
     """`verify` compares each member with its source."""
     for prefix, here in group.members.items():
-        reader = group.choice.make_reader(group.spark, prefix, catalog=group.catalog)
+        reader = group.reader
         source = SourceDatabase(group.spark, build_jdbc_url(here.conninfo))
         with closing(source):
             verification = Verification(
-                group.spark, source, reader=reader, prefix=prefix, publication=prefix, patience=5, report=print
+                source, reader=reader, prefix=prefix, publication=prefix, patience=5, report=print
             )
             assert [(each.rows, each.buckets) for each in verification.run() if each.table == "public.transfer"] == [
                 (rows, 0)
@@ -319,7 +327,7 @@ def _last_file(group: GroupLake, kind: str) -> int:
 
 
 def _numbers(group: GroupLake) -> list[int]:
-    return [row[0] for row in _read(group, "SELECT number FROM twofold.global_cuts ORDER BY number")]
+    return [row[0] for row in _read(group, "SELECT DISTINCT number FROM twofold.cuts ORDER BY number")]
 
 
 def _read(group: GroupLake, question: str) -> list[Any]:
@@ -333,11 +341,6 @@ def _loses_its_connection(group: GroupLake) -> bool:
     except SetupError as error:
         return "the mirror's database rejects a statement" in str(error)
     return False
-
-
-def _last(reader: Reader) -> int:
-    cut = reader.find_cut()
-    return cut.sequence if cut is not None else 0
 
 
 def _publishes(group: GroupLake, checkpoint: str) -> bool:

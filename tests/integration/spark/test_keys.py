@@ -92,7 +92,7 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
     kept.mirror(warn=lambda _: None)
     kept.assert_equal()
     assert kept.cut().cut.stopped == ()
-    assert kept.reader.read_key("public.t") == ("id", "region")
+    assert kept.reader.read_key(kept.prefix, "public.t") == ("id", "region")
     with w.commit() as tx:
         tx.delete(t, (1, "b"))
         tx.upsert(t, {**one, "region": "c"})
@@ -114,7 +114,7 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
             tx.keyless(t, "r", after={"region": "a", "v": "a"})
     kept.mirror(warn=lambda _: None)
     assert [(row["region"], row["_copies"]) for row in kept.table(t).collect()] == [("a", 2)]
-    assert kept.reader.read_key("public.t") == ()
+    assert kept.reader.read_key(kept.prefix, "public.t") == ()
 
 
 def test_a_table_whose_subject_is_not_in_the_registry_is_stopped_alone(lake: Lake) -> None:

@@ -46,7 +46,7 @@ def _verify(lake: Lake, database: str, touches: LastChangeFinder) -> list[TableC
     source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
         return Verification(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, last_changes=touches, report=print
+            source, reader=lake.reader, prefix=lake.prefix, patience=2, last_changes=touches, report=print
         ).run()
     finally:
         source.close()

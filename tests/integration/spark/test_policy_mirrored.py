@@ -95,7 +95,7 @@ def assert_none_in_a_mirror(lake: Lake, carried: Installation) -> None:
     read_policy = Registry(lake.writer.registry).read_policy
     try:
         verify = Verification(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, read_policy=read_policy, report=said.append
+            source, reader=lake.reader, prefix=lake.prefix, read_policy=read_policy, report=said.append
         )
         assert [(each.table, each.buckets) for each in verify.run()] == [("public.letter", 0), ("public.person", 0)]
     finally:

@@ -19,7 +19,7 @@ from twofold_spark.mirror import batching
 from twofold_spark.mirror.applied_batch import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks import iceberg_branches
-from twofold_spark.sinks.cuts import CUTS, Cut
+from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
 from twofold_spark.sinks.iceberg_tables import MAIN, full_name, load_table
 from twofold_spark.sinks.interface import Sink
@@ -179,9 +179,9 @@ def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake, mon
     def watched(sink: Sink) -> Sink:
         maintain = sink.maintain
 
-        def note(tables: Collection[str], keep: dt.timedelta, since: int | None = None) -> None:
+        def note(tables: Collection[str], keep: dt.timedelta) -> None:
             touched.append([*tables])
-            maintain(tables, keep, since)
+            maintain(tables, keep)
 
         sink.maintain = note  # type: ignore[method-assign]
         return sink
@@ -192,8 +192,8 @@ def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake, mon
                 tx.upsert(name, {"id": v % 2, "v": v})
     kept = {"maintain_every": 3, "maintain_at_once": False, "keep_cuts": dt.timedelta(0)}
     lake.mirror(batch_rows=len(names), around=watched, **kept)
-    due = [CUTS, *(f"public.{name}" for name in names)]
-    assert touched == [due[at : at + 2] for at in (0, 2, 4)], "from the third batch on"
+    due = [f"public.{name}" for name in names]
+    assert touched == [due[:1], due[1:3], due[3:]], "from the third batch on; the table of cuts before all"
     lake.assert_equal()
     assert [_values(lake, name) for name in names] == [_values(lake, name, MERGES) for name in names]
 
@@ -265,7 +265,7 @@ def test_two_loads_from_a_rest_catalog_that_did_not_move_between_them_are_of_one
         finally:
             ending.set()
 
-    mirror = Mirror(lake.kafka, Registry(lake.writer.registry), lake.prefix, lake._sink, report=applied.append)
+    mirror = Mirror(lake.kafka, Registry(lake.writer.registry), lake.prefix, lake.make_place(), report=applied.append)
     job = StreamingJob("mirror", mirror)
     with ThreadPoolExecutor(1) as pool:
         job.start(mirror.open_stream(lake.spark), lake.warehouse / lake.checkpoint, Trigger.parse("continuous"))

@@ -19,6 +19,7 @@ from twofold_spark.sinks import iceberg_writers, merge_sql
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.mirror_database import Run, connect, transaction
+from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
@@ -28,6 +29,7 @@ class _Job:
     """A sink in a session of its own, as each job has it; a batch is one more copy of one row."""
 
     spark: SparkSession
+    place: Place
     sink: Sink
 
     @classmethod
@@ -35,9 +37,9 @@ class _Job:
         spark = lake.spark.newSession()
         for name, value in lake.catalog_choice.settings(str(lake.warehouse), lake.catalog).items():
             spark.conf.set(name, value)
-        job = cls(spark, lake.choice.make_sink(spark, lake.prefix, catalog=lake.catalog))
-        job.sink.open()
-        return job
+        place = lake.make_place()
+        place.open(spark, (lake.prefix,))
+        return cls(spark, place, place.make_sink(spark, lake.prefix))
 
     def applied(self, *tables: MirrorTable) -> list[int]:
         return [self.sink.read_applied(table) for table in tables]
@@ -73,7 +75,7 @@ def _cut_5(lake: Lake, *tables: MirrorTable) -> None:
     for each in tables:
         job.merge(each, 5)
     job.publish(5, *tables)
-    job.sink.close()
+    job.place.close()
 
 
 def _two_jobs(lake: Lake, *tables: MirrorTable) -> tuple[_Job, _Job]:
@@ -171,7 +173,9 @@ def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropp
         one.merge(t, 12)
     version = other.sink.version_of(t)
     assert version is not None
-    assert [row["_copies"] for row in delta.reader.read_table(str(t), version).collect()] == [2], "its cut is right"
+    assert [row["_copies"] for row in delta.reader.read_table(delta.prefix, str(t), version).collect()] == [2], (
+        "its cut is right"
+    )
     with pytest.raises(Refused, match="drop the mirror's table"):
         _Job.start(delta).applied(t)
     delta.drop("t")
@@ -184,12 +188,12 @@ def test_a_reader_in_delta_that_met_the_cuts_in_the_making_sees_them_when_they_a
     _cut_5(delta, t)
     elsewhere = delta.warehouse / "elsewhere"
     (elsewhere / "twofold" / "cuts" / "_delta_log").mkdir(parents=True)
-    reader = SinkChoice("delta", str(elsewhere)).make_reader(delta.spark, delta.prefix, catalog=delta.catalog)
+    reader = SinkChoice("delta", str(elsewhere)).make_reader(delta.spark, catalog=delta.catalog)
     assert reader.find_cut() is None
     shutil.copytree(delta.choice.address, elsewhere, dirs_exist_ok=True)
     cut = reader.find_cut()
     assert cut is not None
-    assert cut.sequence == 5
+    assert cut.members[delta.prefix].sequence == 5
 
 
 @pytest.mark.slow
@@ -204,7 +208,7 @@ def test_nothing_is_applied_of_a_table_that_somebody_dropped(kept: Lake) -> None
     job.publish(6, t, u)
     assert job.applied(t, u) == [6, 6]
     assert [job.copies(each) for each in (t, u)] == [1, 2]
-    job.sink.close()
+    job.place.close()
 
 
 def test_a_table_in_postgresql_that_is_dropped_under_the_job_is_not_begun_in_its_middle(
@@ -221,7 +225,7 @@ def test_a_table_in_postgresql_that_is_dropped_under_the_job_is_not_begun_in_its
     job.merge(t, 6, replace=True)
     job.publish(6, t)
     assert job.copies(t) == 1
-    job.sink.close()
+    job.place.close()
 
 
 def test_a_database_that_goes_away_is_told_and_hides_no_other_trouble(spark: SparkSession, database: str) -> None:

@@ -147,7 +147,6 @@ def _verified(lake: Lake, here: Installation) -> list[TableComparison]:
         try:
             touches = LastChangeFinder(lake.spark, lake.kafka, Registry(lake.writer.registry))
             verify = Verification(
-                lake.spark,
                 source,
                 reader=lake.reader,
                 prefix=lake.prefix,

@@ -36,9 +36,7 @@ def _verify(lake: Lake, database: str) -> tuple[list[TableComparison], list[str]
     said: list[str] = []
     source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        return Verification(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=2, report=said.append
-        ).run(), said
+        return Verification(source, reader=lake.reader, prefix=lake.prefix, patience=2, report=said.append).run(), said
     finally:
         source.close()
 
@@ -96,7 +94,7 @@ def test_it_waits_for_the_first_cut_of_a_mirror_that_starts_after_it(lake: Lake,
         tx.upsert("late", {"id": 1})
     source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
-        verify = Verification(lake.spark, source, reader=lake.reader, prefix=lake.prefix, patience=120, report=print)
+        verify = Verification(source, reader=lake.reader, prefix=lake.prefix, patience=120, report=print)
         with ThreadPoolExecutor(1) as beside:
             compared = beside.submit(verify.run)
             lake.mirror()
@@ -186,7 +184,6 @@ def test_what_is_not_compared_is_said(lake: Lake, database: str) -> None:
             for publication in (w.prefix, None):
                 said: list[str] = []
                 verify = Verification(
-                    lake.spark,
                     source,
                     reader=lake.reader,
                     prefix=lake.prefix,
@@ -244,14 +241,14 @@ def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, dat
             tx.upsert(t, {"region": row["region"], "_copies": row["_copies"]}, op="r")
     lake.mirror()
     assert [str(c) for c in _verify(lake, database)[0]] == ["public.t: 3 rows, equal"]
-    assert lake.reader.read_key("public.t") == ("region",)
+    assert lake.reader.read_key(lake.prefix, "public.t") == ("region",)
 
 
 def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
     source = SourceDatabase(lake.spark, build_jdbc_url(database))
     try:
         verify = Verification(
-            lake.spark, source, reader=lake.reader, prefix=lake.prefix, publication="nobody's", patience=2, report=print
+            source, reader=lake.reader, prefix=lake.prefix, publication="nobody's", patience=2, report=print
         )
         with pytest.raises(SetupError, match=r"no publication nobody's.*--publication"):
             verify.run()

@@ -4,6 +4,7 @@ group's mirror shows each of their transactions whole or not at all.
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import subprocess
 import sys
@@ -20,9 +21,8 @@ from fixtures.stack import fresh_prefix
 from helpers.spark import process as spark_process
 from helpers.xa.manager import MANAGERS, XaManager
 from twofold_common import java
-from twofold_spark import read_cut, session
+from twofold_spark import Tables, read_cut, session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.sinks.iceberg_group import member_catalog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 _number = itertools.count(1)
@@ -42,8 +42,7 @@ class Banks:
         for name, value in WAREHOUSE_CATALOG.settings(str(self.warehouse), self.catalog).items():
             self.spark.conf.set(name, value)
         self.warehouse.mkdir()
-        catalogs = {prefix: member_catalog(self.catalog, prefix) for prefix in self.members}
-        session.open_member_catalogs(self.spark, self.warehouse, self.catalog, catalogs)
+        session.open_member_catalogs(self.spark, self.warehouse, self.catalog, self.members)
 
     @property
     def warehouse(self) -> Path:
@@ -69,25 +68,24 @@ class Banks:
 
     def shown(self) -> set[str]:
         """The transfers of the last global cut, each of them whole."""
-        members = read_cut(self.spark, catalog=self.catalog).members
-        return self._whole({prefix: each.sequence for prefix, each in members.items()})
+        return self._whole(read_cut(self.spark, catalog=self.catalog))
 
     def assert_every_cut_is_whole(self) -> None:
-        rows = self.spark.table(f"{self.catalog}.twofold.global_cuts").collect()
+        rows = self.spark.table(f"{self.catalog}.twofold.cuts").where("joined").collect()
         assert rows
-        for row in rows:
-            self._whole({each["prefix"]: each["sequence"] for each in row["members"]})
+        for number in {row["number"] for row in rows}:
+            at = max(row["committed_at"] for row in rows if row["number"] == number)
+            self._whole(read_cut(self.spark, at=at.astimezone(dt.UTC), catalog=self.catalog))
 
-    def _whole(self, sequences: Mapping[str, int]) -> set[str]:
-        east, west = (dict(self._transfers(prefix, sequence)) for prefix, sequence in sequences.items())
+    def _whole(self, tables: Tables) -> set[str]:
+        east, west = (dict(self._transfers(tables, prefix)) for prefix in tables.members)
         assert {name: -amount for name, amount in east.items()} == west
         return {*east}
 
-    def _transfers(self, prefix: str, sequence: int) -> Iterator[tuple[str, int]]:
-        if sequence:
-            tables = read_cut(self.spark, sequence=sequence, catalog=member_catalog(self.catalog, prefix))
-            if TABLE in tables:
-                yield from ((row["id"], row["amount"]) for row in tables[TABLE].collect())
+    @staticmethod
+    def _transfers(tables: Tables, prefix: str) -> Iterator[tuple[str, int]]:
+        if (table := f"{prefix}.{TABLE}") in tables:
+            yield from ((row["id"], row["amount"]) for row in tables[table].collect())
 
     def shows(self, *transfers: str) -> None:
         def shown() -> bool:

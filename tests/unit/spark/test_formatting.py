@@ -6,7 +6,7 @@ import pytest
 
 from twofold_common.positions import format_lsn
 from twofold_spark.formatting import format_time
-from twofold_spark.sinks.cuts import Cut, CutLimit
+from twofold_spark.sinks.cuts import CutLimit
 from twofold_spark.verify.row_digest import split_row_text
 
 
@@ -33,8 +33,8 @@ def test_a_keys_columns_are_read_back_from_its_text(text: str, found: list[str |
 
 
 def test_a_cut_is_meant_if_it_lies_at_or_before_all_that_is_given() -> None:
-    cut = Cut(7, 1000, 5_000_000, whole=True, versions={}, backfilling=(), stopped=())
-    assert CutLimit().admits(cut)
-    assert CutLimit(7, 1000, 5_000_000).admits(cut)
-    assert not any(asked.admits(cut) for asked in (CutLimit(6), CutLimit(7, 999), CutLimit(committed_us=4_999_999)))
+    cut = (7, 1000, 5_000_000)
+    assert CutLimit().admits(*cut)
+    assert CutLimit(*cut).admits(*cut)
+    assert not any(asked.admits(*cut) for asked in (CutLimit(6), CutLimit(7, 999), CutLimit(committed_us=4_999_999)))
     assert str(CutLimit(6, 999)) == "sequence 6 and position 0/3E7"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
@@ -93,7 +94,8 @@ def test_a_table_that_only_the_transaction_of_all_rejects_is_left_out_of_the_nex
 ) -> None:
     said: list[str] = []
     nothing = cast("Any", None)
-    mirror = Mirror(nothing, nothing, "bank", nothing, on_table_error=choice, warn=said.append)
+    place = cast("Any", SimpleNamespace(of_group=False, close=lambda: None))
+    mirror = Mirror(nothing, nothing, "bank", place, on_table_error=choice, warn=said.append)
     monkeypatch.setattr(mirror._topic, "read_after", lambda *_: iter(()))  # no later reload
     sink, record = _OneTransaction(), CommitRecord(5, 3, 30, 0, 1, 2, (), (), "s")
     stopped: set[str] = set()

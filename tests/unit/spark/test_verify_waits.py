@@ -29,14 +29,13 @@ def _verification(monkeypatch: pytest.MonkeyPatch, *positions: int) -> tuple[Ver
     clock, said = _Clock(), list[str]()
     source = SimpleNamespace(read_value=lambda _: "1000")
 
-    def read_cut(*_: Any, **__: Any) -> Any:
+    def read_source(*_: Any, **__: Any) -> Any:
         at = positions[min(int(clock.now), len(positions) - 1)]
         return SimpleNamespace(cut=SimpleNamespace(applied_lsn=at))
 
     monkeypatch.setattr(verification, "time", clock)
-    monkeypatch.setattr(verification, "read_cut", read_cut)
+    monkeypatch.setattr(verification, "read_source", read_source)
     made = Verification(
-        cast("Any", None),
         cast("Any", source),
         reader=cast("Any", None),
         prefix="bank",

@@ -1,0 +1,162 @@
+"""A mirror in Iceberg, in any catalog: the table of cuts, and what publishes a cut.
+
+The tables of one source are in the catalog of the cuts. Each member of a source group has a catalog
+of its own.
+
+A cut is decided once its rows are in the branch of `twofold.cuts` that merges go to. It is
+published once `main` of its tables, and then of `twofold.cuts`, is where the cut says. A start
+finishes what a killed job had decided.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from twofold_spark.session import CATALOG, member_catalog
+from twofold_spark.sinks import cut_rows, iceberg_branches, iceberg_maintenance, iceberg_rows, iceberg_tables
+from twofold_spark.sinks.cuts import CUTS, GlobalCut
+from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
+from twofold_spark.sinks.iceberg_sink import IcebergSink
+from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN
+from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.table_place import TablePlace
+from twofold_spark.sinks.write_mode import WriteMode
+
+
+class IcebergPlace(TablePlace):
+    """The catalog that has the cuts."""
+
+    word = "warehouse"
+
+    def __init__(
+        self,
+        catalog: str = CATALOG,
+        *,
+        of_group: bool = False,
+        format_version: int = FORMAT_VERSION,
+        write_mode: WriteMode = "by-size",
+        partitioning: Partitioning = NO_PARTITIONING,
+    ) -> None:
+        super().__init__(of_group=of_group)
+        self._catalog = catalog
+        self._format_version = format_version
+        self._write_mode: WriteMode = write_mode
+        self._partitioning = partitioning
+        self._prefixes: tuple[str, ...] = ()
+        self._branch = MAIN
+        self._sinks: dict[str, IcebergSink] = {}
+        self._publishers: dict[str, iceberg_branches.CutPublisher] = {}
+        """By catalog."""
+        self._shown: Mapping[str, Mapping[str, str]] = {}
+        """By prefix, the versions that `main` shows."""
+
+    def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
+        self._prefixes = prefixes
+        self._publishers.clear()
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
+        super().open(spark, prefixes)
+        cuts = self._load_cuts()
+        if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, self._branch):
+            self._shown = _list_versions(self.last)
+        elif self.last is not None:
+            self._show(self.last, cuts)  # a job was killed before it had
+
+    def make_sink(self, spark: SparkSession, prefix: str) -> IcebergSink:
+        catalog = self._catalog_of(prefix)
+        made = IcebergSink(
+            spark,
+            prefix,
+            self,
+            catalog,
+            branch=self._branch,
+            publisher=self._publisher(catalog),
+            format_version=self._format_version,
+            write_mode=self._write_mode,
+            partitioning=self._partitioning,
+        )
+        self._sinks[prefix] = made
+        return made
+
+    def publish(self, cut: GlobalCut) -> None:
+        cuts, summary = self._load_cuts(), {iceberg_tables.SEQUENCE: str(cut.number)}
+        iceberg_rows.append_rows(self._spark, cuts, cut_rows.make_rows(cut), branch=self._branch, summary=summary)
+        self.last = cut
+        self._show(cut, cuts)
+
+    def _show(self, cut: GlobalCut, cuts: Any) -> None:
+        """Move `main` of the cut's tables, then of the cuts' table, which is as this job left it.
+
+        A cut that is not whole waits for the next one that is.
+        """
+        if self._branch == MAIN or not cut.whole:
+            return
+        head = iceberg_tables.current_snapshot(cuts, self._branch)
+        assert head is not None, "the cut was written"
+        moves, known = {CUTS: head}, {CUTS: cuts}
+        shown = _list_versions(cut)
+        for prefix in self._prefixes:
+            before = self._shown.get(prefix, {})
+            changed = {n: int(v) for n, v in shown.get(prefix, {}).items() if before.get(n) != v}
+            loaded = self._sinks[prefix].loaded if prefix in self._sinks else {}
+            if not self.of_group:
+                moves, known = {**changed, **moves}, {**loaded, **known}
+            elif changed:
+                self._publisher(self._catalog_of(prefix)).publish(changed, loaded)
+        self._publisher(self._catalog).publish(moves, known)
+        self._shown = shown
+        for sink in self._sinks.values():
+            sink.loaded.clear()
+
+    def read_cuts(self, spark: SparkSession) -> DataFrame:
+        return spark.table(iceberg_tables.name_branch(self._name(CUTS), self._branch))
+
+    def _read_last(self) -> GlobalCut | None:
+        self._branch = iceberg_branches.choose_branch(self._spark, self._name(CUTS))
+        forget_repeated_append(self._spark, self._load_cuts(), self._branch)
+        return cut_rows.read_last(self.read_cuts(self._spark))
+
+    def _delete_before(self, number: int) -> None:
+        name = iceberg_tables.name_branch(self._name(CUTS), self._branch)
+        self._spark.sql(f"DELETE FROM {name} WHERE number < {number}")
+        head = iceberg_tables.current_snapshot(self._load_cuts(), self._branch)
+        if self.last is not None and self.last.whole and head is not None:
+            self._publisher(self._catalog).publish({CUTS: head}, {})
+
+    def _compact(self, table: str, keep: dt.timedelta) -> None:
+        publisher = self._publisher(self._catalog) if self.last is not None and self.last.whole else None
+        branch = self._branch if table == CUTS else MAIN
+        iceberg_maintenance.maintain(self._spark, self._catalog, branch, publisher, {table: set()}, keep)
+
+    def _name(self, table: str) -> str:
+        return iceberg_tables.full_name(self._catalog, table)
+
+    def _exists(self, table: str) -> bool:
+        return self._spark.catalog.tableExists(self._name(table))
+
+    def _create(self, table: str, columns: str, properties: Mapping[str, str]) -> None:
+        listed = iceberg_tables.list_properties(self._format_version, properties)
+        self._spark.sql(f"CREATE TABLE {self._name(table)} ({columns}) USING iceberg TBLPROPERTIES ({listed})")
+
+    def _read_property(self, table: str, key: str) -> str:
+        return str(iceberg_tables.load_table(self._spark, self._name(table)).properties().get(key) or "")
+
+    def _load_cuts(self) -> Any:
+        return iceberg_tables.load_table(self._spark, self._name(CUTS))
+
+    def _catalog_of(self, prefix: str) -> str:
+        return member_catalog(self._catalog, prefix) if self.of_group else self._catalog
+
+    def _publisher(self, catalog: str) -> iceberg_branches.CutPublisher:
+        if catalog not in self._publishers:
+            self._publishers[catalog] = iceberg_branches.CutPublisher(self._spark, catalog)
+        return self._publishers[catalog]
+
+
+def _list_versions(cut: GlobalCut | None) -> Mapping[str, Mapping[str, str]]:
+    """List the versions of all sources' tables that plain names may show with this cut."""
+    parts = {**cut.others, **cut.members} if cut is not None else {}
+    return {prefix: part.versions for prefix, part in parts.items() if part.whole}

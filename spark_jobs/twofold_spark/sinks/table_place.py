@@ -1,0 +1,109 @@
+"""What places in Iceberg and Delta have in common: cuts, and what the next one waits for, are rows
+of tables.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+
+from pyspark.sql import DataFrame, SparkSession
+
+from twofold_common.global_waits import LongWait
+from twofold_spark.sinks import cut_rows
+from twofold_spark.sinks.cuts import CUTS, OF_GROUP, SOURCES, GlobalCut
+from twofold_spark.sinks.merge_sql import escape_literal
+from twofold_spark.sinks.place import Place
+
+WAITS = "twofold.global_waits"
+_WAIT_COLUMNS = (
+    "global_id string, since timestamp, "
+    "branches array<struct<prefix: string, state: string, sequence: bigint, lsn: bigint, gids: array<string>>>, "
+    "held array<struct<prefix: string, commits: bigint>>"
+)
+
+
+class TablePlace(Place):
+    """A place whose cuts are in a table with versions."""
+
+    _spark: SparkSession
+
+    @abstractmethod
+    def _name(self, table: str) -> str:
+        """Return the table's name in SQL."""
+
+    @abstractmethod
+    def _exists(self, table: str) -> bool:
+        """Whether the table exists."""
+
+    @abstractmethod
+    def _create(self, table: str, columns: str, properties: Mapping[str, str]) -> None:
+        """Create the table."""
+
+    @abstractmethod
+    def _read_property(self, table: str, key: str) -> str:
+        """Return a property of the table; an empty text if it has none."""
+
+    @abstractmethod
+    def _read_last(self) -> GlobalCut | None:
+        """Return the last cut that is decided."""
+
+    @abstractmethod
+    def read_cuts(self, spark: SparkSession) -> DataFrame:
+        """Read the rows of the cuts that are decided."""
+
+    @abstractmethod
+    def _compact(self, table: str, keep: dt.timedelta) -> None:
+        """Compact the table, and expire what was its state before `keep`."""
+
+    def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
+        self._spark = spark
+        sources = ",".join(sorted(prefixes))
+        if not self._exists(CUTS):
+            self._create(CUTS, cut_rows.COLUMNS, {SOURCES: sources, OF_GROUP: str(self.of_group)})
+        present = self._read_property(CUTS, SOURCES)
+        of_group = self._read_property(CUTS, OF_GROUP) == str(True)
+        self.last = self._read_last()
+        known = [*self.last.members, *self.last.others] if self.last is not None else present.split(",")
+        self.check_sources(known, prefixes, of_group=of_group)
+        if present != sources:
+            self._spark.sql(f"ALTER TABLE {self._name(CUTS)} SET TBLPROPERTIES ('{SOURCES}' = {_text(sources)})")
+        if self.of_group and not self._exists(WAITS):
+            self._create(WAITS, _WAIT_COLUMNS, {})
+        elif self.of_group and not self._spark.table(self._name(WAITS)).isEmpty():
+            self.replace_waits(())  # an earlier process said so
+
+    def forget(self, keep: dt.timedelta) -> None:
+        cuts = self.read_cuts(self._spark)
+        if kept := cut_rows.find_first_kept(cuts, keep):
+            self._delete_before(kept)
+
+    @abstractmethod
+    def _delete_before(self, number: int) -> None:
+        """Delete the rows of earlier cuts."""
+
+    def maintain(self, keep: dt.timedelta) -> None:
+        for table in (CUTS, WAITS) if self.of_group else (CUTS,):
+            self._compact(table, keep)
+
+    def replace_waits(self, waits: Iterable[LongWait]) -> None:
+        name, rows = self._name(WAITS), " UNION ALL ".join(map(_wait_row, waits))
+        self._spark.sql(f"INSERT OVERWRITE {name} {rows}" if rows else f"DELETE FROM {name}")
+
+
+def _wait_row(each: LongWait) -> str:
+    branches = ", ".join(
+        f"named_struct('prefix', {_text(place.prefix)}, 'state', {_text(place.state)}, 'sequence', {place.sequence}L, "
+        f"'lsn', {place.lsn}L, 'gids', CAST(array({', '.join(map(_text, place.gids))}) AS array<string>))"
+        for place in each.wait.places
+    )
+    held = ", ".join(
+        f"named_struct('prefix', {_text(prefix)}, 'commits', {count}L)" for prefix, count in each.held.items()
+    )
+    since = f"current_timestamp() - make_dt_interval(0, 0, 0, {each.waited_s:.3f})"
+    return f"SELECT {_text(each.wait.global_id)}, {since}, array({branches}), array({held})"
+
+
+def _text(value: str) -> str:
+    return f"'{escape_literal(value)}'"
