@@ -121,7 +121,6 @@ class Connectors:
         self.prefixes = {name: f"{kind}_{name}" for name in databases}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         registry = ground.stack.registry
-        assert registry is not None, "the stack has a registry"
         group = f'[group]\nname = "{kind}"\nmembers = {json.dumps(list(self.prefixes.values()))}\n'
         for name, prefix in self.prefixes.items():
             self._file(prefix).write_text(
@@ -215,7 +214,6 @@ class Cuts:
 def measure_latency(ground: Ground, bank: Bank, seconds: float) -> dict[str, object]:
     figures: dict[str, object] = {}
     registry = ground.stack.registry
-    assert registry is not None, "the stack has a registry"
     with Connectors(ground, bank, "group", DATABASES) as connectors, ExitStack() as opened:
         spark = session.open_session(ground.folder / "lake", java_home=str(java.spark_java_home()))
         opened.callback(spark.stop)

@@ -84,9 +84,12 @@ def measure(tables: int) -> dict[str, float]:
             for n in range(tables):
                 connection.execute(f"CREATE TABLE app.t{n} (id bigint PRIMARY KEY, a text, b int)".encode())
         file = ground.folder / "many.toml"
-        registry = ground.stack.registry
-        assert registry is not None
-        settings = {"dsn": dsn, "bootstrap": ground.bootstrap, "registry": registry.url, "folder": ground.folder}
+        settings = {
+            "dsn": dsn,
+            "bootstrap": ground.bootstrap,
+            "registry": ground.stack.registry.url,
+            "folder": ground.folder,
+        }
         file.write_text(CONFIG.format(partitions=PARTITIONS, **settings))
         ending.callback(shutil.rmtree, ground.folder / "spool", ignore_errors=True)
         found: dict[str, float] = {"tables": tables}

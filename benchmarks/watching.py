@@ -80,7 +80,6 @@ def main(rows: int) -> None:
     instrument()
     folder = temporary_folder()
     with LocalStack(folder / "stack") as stack:
-        assert stack.registry is not None
         file = folder / "bank.toml"
         file.write_text(
             f'name = "bank"\n[source]\ndsn = "{stack.postgres.dsn()}"\ntables = ["public.*"]\n'

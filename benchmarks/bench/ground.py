@@ -52,7 +52,6 @@ class Ground:
 
     @property
     def registry_port(self) -> int:
-        assert self.stack.registry is not None, "the stack has a registry"
         return self.stack.registry.port
 
     @property

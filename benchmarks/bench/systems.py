@@ -163,7 +163,6 @@ class Twofold:
         self._log: IO[bytes] | None = None
 
     def reserve(self, run: Run) -> None:
-        assert self._ground.stack.registry is not None, "the stack has a registry"
         self._file(run).write_text(
             f'name = "{run.slot}"\n'
             f'[source]\ndsn = "{run.dsn}"\npublication = "{run.publication}"\nbackfill = {self._backfill}\n'

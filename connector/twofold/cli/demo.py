@@ -60,7 +60,7 @@ def command(*, keep: bool, databases: str, version: str | None) -> None:
         cast = tell(Teller(console), stack, folder, ending)
         console.print(f"\n[bold green]{moral}[/]")
         if keep:
-            _wait(cast.config, stack.postgres.dsn(), stack.kafka.bootstrap, cast.registry, cast.warehouse)
+            _wait(cast.config, stack.postgres.dsn(), stack.kafka.bootstrap, stack.registry.url, cast.warehouse)
     shutil.rmtree(folder, ignore_errors=True)
 
 

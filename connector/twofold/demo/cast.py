@@ -80,7 +80,6 @@ def write_config(
 
     `prepared` is more of that section, and `sections` are more sections.
     """
-    assert stack.registry is not None
     file = folder / f"{name}.toml"
     file.write_text(
         _CONFIG.format(
@@ -110,7 +109,6 @@ def run_twofold(config: Path, *arguments: str) -> str:
 
 
 def mirror_command(stack: LocalStack, warehouse: Path, prefixes: Sequence[str]) -> list[str]:
-    assert stack.registry is not None
     servers = ["--bootstrap", stack.kafka.bootstrap, "--registry", stack.registry.url]
     return _spark_command("mirror", warehouse, prefixes, *servers, "--trigger", "interval=500ms")
 
@@ -170,11 +168,6 @@ class Cast:
 
     def __post_init__(self) -> None:
         self.config = write_config(self.stack, self.folder, NAME, self.stack.postgres.dsn())
-
-    @property
-    def registry(self) -> str:
-        assert self.stack.registry is not None
-        return self.stack.registry.url
 
     @property
     def warehouse(self) -> Path:

@@ -84,11 +84,6 @@ class GroupCast:
         return self.configs["west"]
 
     @property
-    def registry(self) -> str:
-        assert self.stack.registry is not None
-        return self.stack.registry.url
-
-    @property
     def warehouse(self) -> Path:
         return self.folder / "warehouse"
 

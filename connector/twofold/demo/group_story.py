@@ -56,7 +56,7 @@ class _Story:
         t.wait("the connectors to make the topics", lambda: set(TOPICS) <= topics_of(self.cast.stack.kafka.bootstrap))
         self.everyone = Watcher(
             bootstrap=self.cast.stack.kafka.bootstrap,
-            registry=self.cast.registry,
+            registry=self.cast.stack.registry.url,
             topics=TOPICS,
             isolation="read_committed",
         )

@@ -62,7 +62,7 @@ class _Story:
         t.good(f"{ACCOUNTS} accounts with {OPENING_BALANCE} each are visible to every consumer of Kafka")
 
     def _watch(self) -> None:
-        kafka, registry = self.cast.stack.kafka.bootstrap, self.cast.registry
+        kafka, registry = self.cast.stack.kafka.bootstrap, self.cast.stack.registry.url
 
         def watcher(isolation: str) -> Watcher:
             made = Watcher(bootstrap=kafka, registry=registry, topics=TOPICS, isolation=isolation)

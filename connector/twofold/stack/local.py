@@ -59,11 +59,12 @@ class LocalStack:
         self.kafka = KafkaCluster(
             self.folder / "kafka", brokers=brokers, port=ports.kafka, settings=kafka_settings, jvm=kafka_jvm
         )
-        self.registry = RegistryServer(self.folder / "registry", port=ports.registry) if registry else None
+        self.has_registry = registry
+        self.registry = RegistryServer(self.folder / "registry", port=ports.registry if registry else None)
 
     def start(self) -> None:
         """Start all three, and return when they are ready; if one fails, none stays."""
-        fetch_all(registry=self.registry is not None)
+        fetch_all(registry=self.has_registry)
         with ThreadPoolExecutor() as pool:
             starting = [pool.submit(self._start, name, server.start) for name, server in self._servers.items()]
             try:
@@ -103,11 +104,11 @@ class LocalStack:
 
     @property
     def _servers(self) -> dict[str, PostgresServer | KafkaCluster | RegistryServer]:
-        servers: dict[str, PostgresServer | KafkaCluster | RegistryServer] = {
+        return {
             "PostgreSQL": self.postgres,
             "Kafka": self.kafka,
+            **({"registry": self.registry} if self.has_registry else {}),
         }
-        return servers if self.registry is None else {**servers, "registry": self.registry}
 
 
 def fetch_all(*, registry: bool = True) -> None:

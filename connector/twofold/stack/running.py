@@ -43,7 +43,7 @@ class Endpoints:
             postgres=stack.postgres.dsn(),
             postgres_version=stack.postgres.version,
             kafka=stack.kafka.bootstrap,
-            registry=stack.registry.url if stack.registry else None,
+            registry=stack.registry.url if stack.has_registry else None,
             folder=str(stack.folder),
             pid=os.getpid(),
         )
