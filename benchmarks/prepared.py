@@ -132,7 +132,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
     session, worker, merger = Session(stream, stop), Worker(), LoadMerger()
     tables: Any = SimpleNamespace(
         of_relation=lambda _oid, **_: known,
-        settle=lambda _: None,
+        register_committed=lambda _: None,
         owner=SimpleNamespace(bind=lambda: None),
         pins=SimpleNamespace(all={}, take_unwritten=dict),
         lives=SimpleNamespace(take_for_merger=tuple),

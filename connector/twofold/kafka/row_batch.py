@@ -26,7 +26,7 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class RegisteredTable:
     """A table whose schemas were registered after its rows had got a provisional id."""
 
     topic: str
@@ -104,13 +104,13 @@ class RowBatch:
         self._topics.clear()
         self.bytes = 0
 
-    def settle(self, settled: Iterable[Settled]) -> None:
+    def put_registered_ids(self, tables: Iterable[RegisteredTable]) -> None:
         """Replace provisional schema ids by real ones.
 
         The key's id is part of the bytes that choose the partition. So the rows are distributed
         again, and each key's rows keep their order.
         """
-        for table in settled:
+        for table in tables:
             lists = self._topics.get(table.topic)
             if lists is None:
                 continue

@@ -101,13 +101,13 @@ class ActionExecutor:
         self.group_bytes += batch.bytes
         self._submit(lambda: self._merger.produce(batch))
 
-    def settle(self, identity: PreparedIdentity) -> None:
+    def register_committed(self, identity: PreparedIdentity) -> None:
         """Register what a prepared transaction's tables lack, now that it is committed.
 
         Nothing is being executed, so that the run can go on with its commits while this waits.
         """
         if prepared := self._prepared.get(identity):
-            self._tables.settle(prepared.provisional)
+            self._tables.register_committed(prepared.provisional)
             if prepared.told and not prepared.records:  # no other action brings it
                 self._tables.keep_told(prepared.told)
 
@@ -169,7 +169,7 @@ class ActionExecutor:
         A backlog has thousands of small ones: they go to the worker together, at the latest before
         any other job.
         """
-        self._tables.settle(transaction.provisional)
+        self._tables.register_committed(transaction.provisional)
         self.group_records += transaction.records
         self.group_bytes += transaction.spooled_bytes
         self._leaving.append((transaction, True))

@@ -220,7 +220,7 @@ class Run:
     def _take_collected(self, collected: CollectedEvent) -> None:
         match collected.event:
             case events.CommitPreparedRead(identity, commit_lsn) if not self.state.skips(commit_lsn):
-                self._executor.settle(identity)
+                self._executor.register_committed(identity)
             case _:
                 pass
         if collected.batch is not None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from twofold.bridge.events import Event
 from twofold.descriptions.told_table import ToldTable
-from twofold.kafka.row_batch import RowBatch, Settled
+from twofold.kafka.row_batch import RegisteredTable, RowBatch
 from twofold.source import messages as m
 from twofold.spool import Spool, SpooledRows
 from twofold.tables.table_version import TableVersion, TransactionInfo
@@ -108,8 +108,8 @@ class SourceTransaction:
 
     def batches(self) -> Iterator[RowBatch]:
         """Yield the rows of the spool in order; may be called more than once."""
-        settled = [
-            Settled(table.topic, table.provisional_id, *table.registered_ids, table.partitions, table.keyless)
+        registered = [
+            RegisteredTable(table.topic, table.provisional_id, *table.registered_ids, table.partitions, table.keyless)
             for table in self.provisional
             if not table.void
         ]
@@ -118,7 +118,7 @@ class SourceTransaction:
             batch = RowBatch.from_bytes(chunk)
             for topic in passed_over:
                 batch.take_topic(topic)
-            batch.settle(settled)
+            batch.put_registered_ids(registered)
             yield batch
 
     def drop(self) -> None:

@@ -4,8 +4,8 @@ plan that encodes its rows.
 A relation's shape is *committed* once its schema is registered and its topic pinned. That happens
 at the first row of a transaction that is certain to commit, and never within a prepared one,
 because ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction with another
-shape is encoded with provisional schema ids and parked. When it commits, `settle` registers the
-schemas and replaces the ids.
+shape is encoded with provisional schema ids and parked. When it commits,
+`register_committed` registers the schemas and replaces the ids.
 
 Used by the thread that reads. It joins four parts: `DescribedVersions` knows what was described,
 `Pins` what is pinned, `TableLives` what is loaded, and the `Registrar` asks the registry and Kafka.
@@ -213,7 +213,7 @@ class Tables:
             self._certain(table)
         return table
 
-    def settle(self, tables: Iterable[TableVersion]) -> None:
+    def register_committed(self, tables: Iterable[TableVersion]) -> None:
         """Register the uncommitted versions of a committed transaction's tables."""
         for table in tables:
             self._certain(table)
@@ -230,9 +230,9 @@ class Tables:
             elif not self.lives.is_emptying(topic):  # it was emptied before, or need not restart
                 raise table.flaw or KeyChanged(table.shape)
         except Refused as refusal:
-            self._settle_mismatch(table, topic, refusal)
+            self._decide_mismatch(table, topic, refusal)
 
-    def _settle_mismatch(self, table: TableVersion, topic: str, refusal: Refused) -> None:
+    def _decide_mismatch(self, table: TableVersion, topic: str, refusal: Refused) -> None:
         """Decide about rows that do not fit their topic.
 
         Rows of a table that is gone are passed over. Otherwise the topic restarts, or a person
@@ -359,7 +359,7 @@ class Tables:
                 raise KeyChanged(table.shape)
             ids = table.ids or self._commit(table)
         except Refused as refusal:
-            self._settle_mismatch(table, topic, refusal)
+            self._decide_mismatch(table, topic, refusal)
             raise RunEnded(f"{table.name} was dropped while it was about to be loaded") from refusal
         return TableEncoding(
             table.shape, table.partitions, self._plans.make(table.shape, table.partitions, *ids), table

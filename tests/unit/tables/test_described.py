@@ -333,7 +333,7 @@ def test_a_prepared_transaction_that_drops_the_key_midway_waits_for_its_outcome(
     assert collected.transaction is not None
     assert collected.transaction.records == 2 + 6, "a truncate is in every partition"
     with pytest.raises(Refused, match="the message key"):
-        here.settle(collected.transaction.provisional)
+        here.register_committed(collected.transaction.provisional)
 
 
 def starting_over(registry: Registry) -> tuple[Tables, Columns, Columns]:
@@ -384,12 +384,12 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
     assert waits.event.park_reason == CHANGED_SHAPE
     assert waits.transaction is not None
     assert waits.transaction.topics == (TOPIC,)
-    here.settle(waits.transaction.provisional)
+    here.register_committed(waits.transaction.provisional)
     [rows] = waits.transaction.batches()
     assert set(rows.topics) == {VOID, TOPIC}
     ends(here, TOPIC)
     with pytest.raises(then):
-        here.settle(waits.transaction.provisional)
+        here.register_committed(waits.transaction.provisional)
     with pytest.raises(then):
         collect(here, transaction(5, said(before), insert(b"5", b"50")))
 
@@ -425,7 +425,7 @@ def test_rows_of_a_table_that_is_gone_are_passed_over_and_a_table_of_its_name_st
     assert here.pins[TOPIC].oid == OID
     [waits] = collect(here, prepared(said(before), insert(b"2", b"20"), said(after), insert(b"2", b"21")))
     assert waits.transaction is not None
-    here.settle(waits.transaction.provisional)
+    here.register_committed(waits.transaction.provisional)
     assert [batch.topics for batch in waits.transaction.batches()] == [()]
     next_run = tables(registry, here.pins.take_unwritten(), relation(before))
     with pytest.raises(TopicRestart):
@@ -474,7 +474,7 @@ def test_a_table_that_was_renamed_and_back_starts_over(
         assert waits.transaction is not None
         assert here.pins[TOPIC].is_passed_over
         with pytest.raises(TopicRestart):
-            here.settle(waits.transaction.provisional)
+            here.register_committed(waits.transaction.provisional)
     else:
         with pytest.raises(TopicRestart):
             collect(here, begins(2, *away))

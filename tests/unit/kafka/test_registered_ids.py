@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, RowBatch, Settled
+from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, RegisteredTable, RowBatch
 from twofold_avro import wire
 
 PROVISIONAL, KEY, VALUE = 0x7F00_0001, 7, 9
@@ -34,7 +34,7 @@ def batch_of(rows: list[int | None], partitions: int) -> RowBatch:
 def test_rows_of_a_key_are_where_a_registered_row_would_be(partitions: int, made_with: int) -> None:
     rows = [1, 2, 3, 4, 5, 1, 2, None, 3, 1, None, None, 4, 1, 5]
     batch = batch_of(rows, made_with)
-    batch.settle([Settled("t", PROVISIONAL, KEY, VALUE, partitions, keyless=False)])
+    batch.put_registered_ids([RegisteredTable("t", PROVISIONAL, KEY, VALUE, partitions, keyless=False)])
     seen: dict[int, list[int]] = defaultdict(list)
     for _, partition, records in batch.partitions():
         places = [int(record["value"][5:]) for record in records]
@@ -58,8 +58,8 @@ def test_tombstones_follow_and_other_ids_stay() -> None:
         {"key": wire.frame(PROVISIONAL_KEY_ID, b"k"), "value": wire.frame(5, b"old shape")},
         {"key": wire.frame(PROVISIONAL_KEY_ID, b"k"), "value": None},
     ]
-    other = Settled("other", PROVISIONAL + 1, 1, 1, 1, keyless=False)
-    batch.settle([Settled("t", PROVISIONAL, KEY, VALUE, 1, keyless=False), other])
+    other = RegisteredTable("other", PROVISIONAL + 1, 1, 1, 1, keyless=False)
+    batch.put_registered_ids([RegisteredTable("t", PROVISIONAL, KEY, VALUE, 1, keyless=False), other])
     assert list(batch.partitions()) == [
         (
             "t",
@@ -77,6 +77,6 @@ def test_without_a_key_all_rows_stay_in_the_first_partition(made_with: int) -> N
     batch = RowBatch()
     rows = [{"key": None, "value": wire.frame(PROVISIONAL, b"%d" % n)} for n in range(5)]
     batch.lists("t", made_with)[0].extend(rows)
-    batch.settle([Settled("t", PROVISIONAL, 0, VALUE, 3, keyless=True)])
+    batch.put_registered_ids([RegisteredTable("t", PROVISIONAL, 0, VALUE, 3, keyless=True)])
     assert [(p, [int(r["value"][5:]) for r in records]) for _, p, records in batch.partitions()] == [(0, [*range(5)])]
     assert batch.fits("t", 3)
