@@ -148,7 +148,7 @@ def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_aga
 
 
 def _carried_or(released: list[str], here: Installation, before: int) -> bool:
-    """Whether there is a commit record more, or the late end was let go."""
+    """Whether there is a commit record more, or the late end was delivered."""
     return bool(released) or len(here.records("commits")) > before
 
 
