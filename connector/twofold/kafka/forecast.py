@@ -96,11 +96,11 @@ class Forecast:
 
 RECORDS_MAX = 1_000
 BYTES_MAX = 1 << 20
-"""The rows of a larger group are not kept. To wait for their offsets costs it little."""
+"""The rows of a larger batch are not kept. To wait for their offsets costs it little."""
 
 
-class KeptGroup:
-    """The rows of one group after the other."""
+class KeptBatch:
+    """The rows of one batch after the other."""
 
     def __init__(self) -> None:
         self._batches: list[RowBatch] = []
@@ -108,7 +108,7 @@ class KeptGroup:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows of the group are here."""
+        """Whether all rows of the batch are here."""
         return self._records <= RECORDS_MAX and self._bytes <= BYTES_MAX
 
     def keep(self, batch: RowBatch) -> None:
@@ -121,7 +121,7 @@ class KeptGroup:
             self._batches.clear()
 
     def take_batches(self) -> list[RowBatch]:
-        """Return the rows, and begin the next group."""
+        """Return the rows, and begin the next batch."""
         batches = self._batches
         self._batches, self._records, self._bytes = [], 0, 0
         return batches

@@ -7,7 +7,7 @@ Promises
 - Never interleaved: before a producer writes to a partition, all others' rows there are
   acknowledged; while a main producer has an open transaction, no other one begins to write. So a
   commit record's offset ranges contain nobody else's rows.
-- Exact: ranges are those of the delivery reports. Those of a small group are foretold, so that the
+- Exact: ranges are those of the delivery reports. Those of a small batch are foretold, so that the
   commit record travels with the rows; they are compared with the delivery reports before the
   transaction ends. If they differ, it is aborted and written again, with the ranges that are
   reported. Only the ledger, the pins and the progress are written after the commit record.
@@ -16,7 +16,7 @@ Two main producers take turns. For some milliseconds after a commit the broker w
 producer that begins with the same id in that time must retry, which librdkafka does after 20 ms.
 docs/inside/kafka.md has the measurement.
 
-It decides nothing, and keeps only a small group's rows until its commit. An error of any call ends
+It decides nothing, and keeps only a small batch's rows until its commit. An error of any call ends
 the run, and the only call after it is `close`. One thread calls all methods.
 """
 
@@ -33,7 +33,7 @@ from typing import NamedTuple
 from twofold import failpoints
 from twofold.errors import Fenced, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
 from twofold.kafka.deliveries import PartitionWrites
-from twofold.kafka.forecast import Forecast, KeptGroup
+from twofold.kafka.forecast import Forecast, KeptBatch
 from twofold.kafka.late_ends import leave_patience
 from twofold.kafka.names import Names, commit_key
 from twofold.kafka.open_check import OpenCheck
@@ -74,7 +74,7 @@ class Publisher:
         self._mains = deque(mains)
         self._pool = tuple(pool)
         self._forecast = Forecast()
-        self._kept = KeptGroup()
+        self._kept = KeptBatch()
         self._sent = SentRows()
 
     def produce(self, batch: RowBatch) -> None:
@@ -96,7 +96,7 @@ class Publisher:
         pins: Mapping[str, Pin] | None = None,
         frontier: Frontier | None = None,
     ) -> Commit | None:
-        """Commit the group, and return the commit record as it was written.
+        """Commit the batch, and return the commit record as it was written.
 
         `commit`'s rows and ranges are filled in here. None means a transaction that only reports
         progress, without rows. `ledger` is by downstream id, and None removes an entry; `pins` are
@@ -207,7 +207,7 @@ class Publisher:
         assert not self._main.in_transaction, "a main producer commits before another one writes"
 
     def _foretell(self) -> tuple[Range, ...] | None:
-        """Return the ranges that the group's rows will have; None if that is not known.
+        """Return the ranges that the batch's rows will have; None if that is not known.
 
         Kafka answers an end before it has written all markers. So one partition is asked whether
         the last one is there, while the rows are on their way.
@@ -226,7 +226,7 @@ class Publisher:
         return foretold if end is not None and self._check.stable_offset(*asked) == end else None
 
     def _commit_foretold(self, foretold: tuple[Range, ...], records: TransactionRecords) -> bool:
-        """Commit the group, with its commit record on the way while its rows are.
+        """Commit the batch, with its commit record on the way while its rows are.
 
         Return False if the forecast was wrong: the rows are then in a new transaction, because
         nobody may ever read that commit record.

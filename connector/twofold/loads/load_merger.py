@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from twofold.kafka.publisher import Publisher
 from twofold.kafka.row_batch import VOID, Record, RowBatch
 from twofold.lives import topic_life
 from twofold.lives.chunk_rule import Snapshot
@@ -40,38 +41,6 @@ class Published(NamedTuple):
     pins: Mapping[str, Pin]
 
 
-class Committer(Protocol):
-    """What the merger needs of the publisher."""
-
-    def produce(self, batch: RowBatch) -> None:
-        """Add rows to the main producer's transaction."""
-        ...
-
-    def commit_main(
-        self,
-        commit: Commit | None,
-        progress: Progress,
-        *,
-        ledger: Mapping[str, Prepared | None] | None = None,
-        pins: Mapping[str, Pin] | None = None,
-        frontier: Frontier | None = None,
-    ) -> Commit | None:
-        """Commit the main producer's transaction."""
-        ...
-
-    def commit_prepared(
-        self,
-        slot: int,
-        commit: Commit,
-        progress: Progress,
-        *,
-        ledger: Mapping[str, Prepared],
-        pins: Mapping[str, Pin] | None = None,
-    ) -> Commit:
-        """Commit the transaction of a producer of the pool."""
-        ...
-
-
 class LoadRecords(NamedTuple):
     """A load's Kafka transaction's own records: commit record, progress, pins of new tables."""
 
@@ -85,7 +54,7 @@ class LoadMerger:
 
     def __init__(
         self,
-        publisher: Committer,
+        publisher: Publisher,
         *,
         pins: Mapping[str, Pin],
         envelopes: Envelopes,

@@ -201,7 +201,7 @@ def test_kafka_aborts_an_open_transaction_beside_which_a_group_is_foretold(groun
     opened = publisher._pool[0].ranges()[0]
     eventually(lambda: publisher._check.stable_offset(ground.table, opened.partition) > opened.last + 2, within_s=40)
     records.append(publish(ground, publisher, 4))
-    assert told.foretold[-1] is False, "its marker is where the group's first row was foretold"
+    assert told.foretold[-1] is False, "its marker is where the batch's first row was foretold"
     check(ground, records)
 
 

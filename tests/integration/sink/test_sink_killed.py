@@ -43,8 +43,8 @@ BESIDE = [
     "after_produce",  # a prepared transaction's rows are sent, and nobody waits for them
     "after_produce:2",  # a group's rows are sent as well
     "before_commit_record",
-    "before_commit",  # all of the group is acknowledged
-    "after_commit",  # the group has ended first
+    "before_commit",  # all of the batch is acknowledged
+    "after_commit",  # the batch has ended first
     "after_produce:3",  # another prepared transaction's rows are sent
     "after_open",  # the first one's rows are acknowledged
     "before_commit:2",

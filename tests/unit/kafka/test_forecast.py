@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twofold.kafka.forecast import BYTES_MAX, PAUSE_FIRST, RECORDS_MAX, Forecast, KeptGroup
+from twofold.kafka.forecast import BYTES_MAX, PAUSE_FIRST, RECORDS_MAX, Forecast, KeptBatch
 from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Range
 
@@ -84,7 +84,7 @@ def batch_of(records: int, size: int) -> RowBatch:
 
 
 def test_the_rows_of_a_small_group_are_kept_until_the_next_one_begins() -> None:
-    kept = KeptGroup()
+    kept = KeptBatch()
     first, second = batch_of(400, 9), batch_of(600, 9)
     kept.keep(first)
     kept.keep(second)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import pytest
 
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
 from twofold.kafka.backfill_commands import TopicCommand
+from twofold.kafka.publisher import Publisher
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
@@ -107,17 +108,6 @@ class Topic:
         self._open = []
         self.pins |= pins or {}
         return commit
-
-    def commit_prepared(
-        self,
-        slot: int,
-        commit: Commit,
-        progress: Progress,
-        *,
-        ledger: Mapping[str, Prepared],
-        pins: Mapping[str, Pin] | None = None,
-    ) -> Commit:
-        raise AssertionError("nothing is prepared here")
 
 
 class Table:
@@ -246,7 +236,7 @@ class World:
         self.topic = Topic()
         pins = {TOPIC: pinned}
         self.tables = Tables(pins)
-        self.merger = LoadMerger(self.topic, pins=pins, envelopes=Looking(), spool=spool)
+        self.merger = LoadMerger(cast("Publisher", self.topic), pins=pins, envelopes=Looking(), spool=spool)
         self.loads = LoadPool(
             BackfillConfig.model_validate({"readers": readers}), make_reader=lambda _: Table(self), delivered=lambda: ()
         )
