@@ -226,8 +226,8 @@ late: ready ## Requests that reach Kafka late, and what consumers see. ARGS='--c
 	@PYTHONPATH=tests $(BIN)/python -m late $(ARGS)
 
 .PHONY: clients
-clients: ready ## Who reads the topics: each reader with each type and change, and docs/inside/readers-by-type.md. ARGS='--readers flink,jdbc' chooses.
-	@PYTHONPATH=tests:benchmarks:deploy $(BIN)/python -m clients $(or $(ARGS),--page docs/inside/readers-by-type.md)
+clients: ready ## Who reads the topics: each reader with each type and change, and tests/records/readers-by-type.md. ARGS='--readers flink,jdbc' chooses.
+	@PYTHONPATH=tests:benchmarks:deploy $(BIN)/python -m clients $(or $(ARGS),--page tests/records/readers-by-type.md)
 
 .PHONY: readers
 readers: ready ## Spark, pyiceberg and DuckDB read two tables by plain name, while their mirror is killed. ARGS='--reads 300 --kills 2 --catalogs rest' is short.

@@ -1,7 +1,7 @@
 """`make clients`: tries every reader with every type, every kind of change and both replica
 identities.
 
-    python -m clients [--readers flink,spark] [--page docs/inside/readers-by-type.md]
+    python -m clients [--readers flink,spark] [--page tests/records/readers-by-type.md]
 
 Takes servers of its own. The last line is JSON; `--page` writes the tables of the page.
 """

@@ -20,7 +20,8 @@ _HEAD: Final = """\
 # Readers, type by type
 
 Written by `make clients`: each program reads topics that a connector has filled, and its rows are
-compared with PostgreSQL's. [Programs that read the topics](../use/clients.md) has what each needs.
+compared with PostgreSQL's. [Programs that read the topics](../../docs/use/clients.md) has what each
+needs.
 
 Tried: {versions}.
 

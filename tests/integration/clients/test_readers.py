@@ -33,5 +33,5 @@ def test_make_clients_writes_the_page_that_is_there(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found) == {"types", "changes", "kcat", "seconds"}
-    there = (ROOT / "docs/inside/readers-by-type.md").read_text()
+    there = (ROOT / "tests/records/readers-by-type.md").read_text()
     assert page.read_text().partition(KCAT)[0] == there.partition(KCAT)[0]
