@@ -48,6 +48,7 @@ def test_what_reports_takes_json() -> None:
         ("status",),
         ("doctor",),
         ("prepared", "list"),
+        ("prepared", "show"),
         ("tail",),
         ("stack", "status"),
         ("backfill", "status"),
@@ -95,6 +96,7 @@ def test_completion_for(shell: str) -> None:
     ("typed", "offered"),
     [
         ("prep", {"prepared"}),
+        ("prepared s", {"show"}),
         ("backfill s", {"start", "status"}),
         ("status --l", {"--live"}),
         ("stack up --postgres 1", {"15", "16", "17", "18"}),

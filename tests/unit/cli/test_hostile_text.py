@@ -12,7 +12,7 @@ import sys
 import types
 import urllib.request
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -26,6 +26,7 @@ from twofold.errors import Refused, SetupError, Unreachable
 from twofold.inspect.audit import Audit
 from twofold.inspect.changes import TopicChange
 from twofold.inspect.in_doubt import InDoubt
+from twofold.inspect.open_rows import OpenRows
 from twofold.inspect.status_report import BackfillStatus, Status
 from twofold.inspect.tail import TailBegin, TailEnd
 from twofold.watch.logs import set_up
@@ -97,6 +98,7 @@ def test_each_field_that_a_command_prints(capsys: pytest.CaptureFixture[str]) ->
         "doctor": doctor._report(fill(Finding)),
         "audit": audit._report(fill(Audit)),
         "tail": [tail._line(each) for each in (fill(TailBegin), fill(TailEnd), *CHANGES)],
+        "rows": prepared._rows_report(replace(in_doubt, in_kafka="open"), [OpenRows(HOSTILE, HOSTILE, 9, CHANGES)]),
         "source": status._source_lines(seen.status),
         "kafka": status._kafka_lines(seen),
         "away": status._kafka_lines(away),
