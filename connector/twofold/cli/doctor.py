@@ -36,12 +36,13 @@ def command(config_file: Path | None, *, as_json: bool) -> None:
     else:
         say(*([] if found else ["no findings"]))
         for number, each in enumerate(found):
-            say(*([""] if number else []), *_report(each))
+            say(*([""] if number else []), *report(each))
     if any(each.severity is Severity.MUST for each in found):
         sys.exit(SetupError.exit_status)
 
 
-def _report(finding: Finding) -> list[str]:
+def report(finding: Finding) -> list[str]:
+    """Return a finding as lines for people."""
     sign = {"MUST": "must", "SHOULD": "should", "NOTE": "note"}[finding.severity.name]
     remedy = (f"          {line}" for line in finding.remedy)
     return [f"{sign:<7} {finding.where}: {finding.what}", f"  why     {finding.why}", "  remedy", *remedy]

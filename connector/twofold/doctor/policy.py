@@ -36,8 +36,8 @@ def examine(config: Config, connection: PlainConnection, *, initialised: bool) -
     if not config.policy.columns or connection.execute(_PUBLISHED, (config.publication,)).fetchone() is None:
         return
     published = published_in(connection, config.publication)
+    yield from find_idle_rules(config, published)
     with closing(Catalog(config.conninfo)) as catalog:
-        yield from _idle_rules(ColumnPolicy(DataPolicy(config), catalog, config.publication), published)
         try:
             yield from _examine_tables(config, catalog, published, read_progress(config).pins if initialised else {})
         except (SetupError, Unreachable):
@@ -70,8 +70,11 @@ def _examine_tables(
             )
 
 
-def _idle_rules(policy: ColumnPolicy, published: Iterable[Relation]) -> Iterator[Finding]:
-    for rule in policy.idle_rules(published):
+def find_idle_rules(config: Config, published: Iterable[Relation]) -> Iterator[Finding]:
+    """Yield the rules that hide nothing of these tables."""
+    with closing(Catalog(config.conninfo)) as catalog:
+        idle = ColumnPolicy(DataPolicy(config), catalog, config.publication).idle_rules(published)
+    for rule in idle:
         yield _finding(
             "policy_rule",
             Severity.SHOULD,

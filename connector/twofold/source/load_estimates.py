@@ -6,11 +6,13 @@ It uses one session, whatever the number of tables, and only reads.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import psycopg
 
 from twofold.source.connection import PlainConnection
 from twofold.source.locks import TableWriter, writers, written_tables
+from twofold.source.messages import Relation
 from twofold.source.primary import connect_to_primary
 from twofold.source.published_tables import DescribedTable, describe_filters
 from twofold.source.table_copier import planned_rows
@@ -21,6 +23,42 @@ LOCKED_MAX = 5
 
 Name = tuple[str, str]
 """Schema and table."""
+_BYTES = """
+SELECT coalesce((SELECT sum(pg_catalog.pg_table_size(relid)) FROM pg_catalog.pg_partition_tree(%(oid)s::oid)),
+                pg_catalog.pg_table_size(%(oid)s::oid))::bigint
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """The size of a published table, as PostgreSQL estimates it."""
+
+    relation: Relation
+    rows: int | None
+    """None: the role may not read the table, or it is locked."""
+    bytes: int
+    """With its TOAST and its partitions, without indexes; 0 if it is locked."""
+
+
+def table_sizes(connection: PlainConnection, publication: str) -> tuple[TableSize, ...]:
+    """Return the sizes of all tables of the publication, as the session has it."""
+    connection.execute("SELECT pg_catalog.set_config('lock_timeout', %s, false)", (f"{LOCK_WAIT_MS}ms",))
+    sizes, locked = [], 0
+    for described in describe_filters(connection, publication):
+        rows, size = None, 0
+        try:
+            if locked <= LOCKED_MAX:
+                with connection.transaction():
+                    row = connection.execute(_BYTES, {"oid": described.relation.oid}).fetchone()
+                    size = row[0] or 0 if row else 0
+                with connection.transaction():
+                    rows = planned_rows(connection, described)
+        except psycopg.errors.LockNotAvailable:
+            locked += 1
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedTable):
+            pass
+        sizes.append(TableSize(described.relation, rows, size))
+    return tuple(sizes)
 
 
 def estimate_loads(

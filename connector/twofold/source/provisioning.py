@@ -145,17 +145,28 @@ def _wait_for_publication(conninfo: str, name: str) -> None:
 
 
 def flaws_if_created(conninfo: str, name: str, published: PublicationContent | None) -> tuple[TableFlaw, ...]:
-    """Return the flaws of the publication, or those that it would have. A publication that is
-    created for this is rolled back.
+    """Return the flaws of the publication, or those that it would have."""
+    with as_if_created(conninfo, name, published) as (connection, _):
+        return find_flaws(connection, name)
+
+
+@contextmanager
+def as_if_created(
+    conninfo: str, name: str, published: PublicationContent | None
+) -> Iterator[tuple[PlainConnection, bool]]:
+    """Give a session in which the publication exists, and whether it exists outside as well. One
+    that is created for this is rolled back.
     """
     with connect(conninfo) as connection:
         if published is None or _has_publication(connection, name):
-            return find_flaws(connection, name)
+            yield connection, True
+            return
     with _connect_to_publish(conninfo, name, published) as connection:
         if _has_publication(connection, name):  # and the standby has not replayed it
-            return find_flaws(connection, name)
+            yield connection, True
+            return
         with _created(connection, name, published, keep=False):
-            return find_flaws(connection, name)
+            yield connection, False
 
 
 def _has_publication(connection: PlainConnection, name: str) -> bool:

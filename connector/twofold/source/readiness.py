@@ -101,7 +101,7 @@ def examine(
             ReadinessFinding(f"{flaw.what}: {flaw.why}", " ".join(flaw.remedy), must=flaw.stops is not Stops.NOTHING)
             for flaw in standby.examine(conninfo, connection, use, slot_exists=state is not None)
         ]
-        findings += _publications(connection, publications)
+        findings += missing_publications(connection, publications)
         database = connection.info.dbname
     if state is not None:
         findings += _slot(conninfo, state, database, two_phase=two_phase)
@@ -171,7 +171,8 @@ def known_bugs(version: int) -> tuple[ReadinessFinding, ...]:
     return (ReadinessFinding(problem, f"upgrade to {major}.{minimum} or later", must=False),)
 
 
-def _publications(connection: PlainConnection, wanted: Sequence[str]) -> list[ReadinessFinding]:
+def missing_publications(connection: PlainConnection, wanted: Sequence[str]) -> list[ReadinessFinding]:
+    """Return a finding for each of these publications that does not exist."""
     return [
         ReadinessFinding(
             f"publication {name!r} does not exist in this database",

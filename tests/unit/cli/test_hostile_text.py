@@ -19,9 +19,10 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from twofold import cli
-from twofold.cli import audit, doctor, prepared, status, tail
+from twofold.cli import audit, doctor, init, prepared, status, tail
 from twofold.cli.output import say
 from twofold.doctor import Finding
+from twofold.doctor.dry_run import InitPlan
 from twofold.errors import Refused, SetupError, Unreachable
 from twofold.inspect.audit import Audit
 from twofold.inspect.changes import TopicChange
@@ -49,7 +50,7 @@ def fill(kind: Any) -> Any:
             return fill(next(each for each in get_args(kind) if each is not type(None)))
         case origin if origin is Literal:
             return get_args(kind)[0]
-        case origin if origin is tuple:
+        case origin if origin in {tuple, list}:
             inner = [each for each in get_args(kind) if each is not ...]
             return tuple(fill(each) for each in inner)
         case origin if origin is not None:
@@ -95,8 +96,9 @@ def test_each_field_that_a_command_prints(capsys: pytest.CaptureFixture[str]) ->
     away = status.Seen(seen.status, seen.page, kafka_error=Refused(HOSTILE, at_stake=HOSTILE, repair=HOSTILE))
     reports: dict[str, list[str]] = {
         "prepared": prepared._report(in_doubt),
-        "doctor": doctor._report(fill(Finding)),
+        "doctor": doctor.report(fill(Finding)),
         "audit": audit._report(fill(Audit)),
+        "dry run": init._report(fill(InitPlan)),
         "tail": [tail._line(each) for each in (fill(TailBegin), fill(TailEnd), *CHANGES)],
         "rows": prepared._rows_report(replace(in_doubt, in_kafka="open"), [OpenRows(HOSTILE, HOSTILE, 9, CHANGES)]),
         "source": status._source_lines(seen.status),
