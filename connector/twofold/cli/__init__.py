@@ -24,7 +24,7 @@ COMMANDS = {
     "status": "Show progress.",
     "doctor": "Find problems and fixes.",
     "audit": "Compare commit records with what consumers see.",
-    "backfill": "Load tables: start, pause, resume, cancel, status.",
+    "backfill": "Load tables: start, pause, resume, cancel, status, estimate.",
     "prepared": "Prepared transactions in doubt.",
     "tail": "Show changes as they become visible.",
     "reset": "Remove what init made.",

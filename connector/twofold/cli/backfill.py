@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from twofold.cli.output import say
 from twofold.config import load
 
+if TYPE_CHECKING:
+    from twofold.inspect.load_estimate import LoadEstimate
 
-@click.group(help="Load tables: start, pause, resume, cancel, status.\n\nExample: twofold backfill status")
+
+@click.group(help="Load tables: start, pause, resume, cancel, status, estimate.\n\nExample: twofold backfill status")
 def command() -> None:
     pass
 
@@ -93,3 +97,45 @@ def status(config_file: Path | None, *, as_json: bool) -> None:
         say(f"{each.table}  {each.state}, {each.words}")
         for holder in each.waits_for:
             say(f"  may have to wait for {holder}")
+
+
+@command.command(
+    help="""Estimate a load, before `twofold init` or before a reload: rows and bytes by PostgreSQL's statistics, what they take on the brokers' disks, and the time at the rate that earlier loads of this prefix have shown. Without tables: all published ones.
+
+    Changes nothing. Without an earlier load the time is not known. ANALYZE makes the rows exact.
+
+    Example: twofold -c bank.toml backfill estimate public.account --json"""
+)
+@click.argument("tables", nargs=-1, metavar="[SCHEMA.TABLE]...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.pass_obj
+def estimate(config_file: Path | None, tables: tuple[str, ...], *, as_json: bool) -> None:
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from twofold.inspect import load_estimate  # noqa: PLC0415  (loads the clients)
+    from twofold.run.initialisation import wanted_publication  # noqa: PLC0415
+
+    config = load(config_file)
+    found = load_estimate.estimate(config, wanted_publication(config), tables)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    say(*_estimate_report(found, config.kafka.replication))
+
+
+def _estimate_report(found: LoadEstimate, replicas: int) -> list[str]:
+    lines = [
+        f"{each.table}  {'rows not known' if each.rows is None else f'about {each.rows:,} rows'}, {_size(each.bytes)} in PostgreSQL, about {_size(each.kafka_bytes)} in Kafka"
+        for each in found.tables
+    ]
+    time = (
+        "the time is not known before a first load"
+        if found.seconds is None
+        else f"about {found.seconds:,.0f} s at {found.per_second:,.0f} rows a second, as earlier loads have shown"
+    )
+    disks = f"about {_size(found.kafka_bytes)} on the brokers' disks with {replicas} replica{'s' * (replicas != 1)}"
+    return [*lines, f"together about {found.rows:,} rows, {disks}; {time}"]
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.1f} MB"

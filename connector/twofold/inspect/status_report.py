@@ -4,7 +4,7 @@ Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
@@ -234,12 +234,17 @@ def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
     if not all(_find(name, known) for name in tables):
         pins = read_progress(config).pins
         known = {(pin.schema, pin.table): topic for topic, pin in pins.items()} | known
+    return choose_topics(tables, known, config.publication)
+
+
+def choose_topics(tables: Collection[str], known: Mapping[tuple[str, str], str], publication: str) -> list[str]:
+    """Return the topics of the tables that a person has named, of those that are known."""
     found = [_find(name, known) for name in tables]
     if unknown := [name for name, topic in zip(tables, found, strict=True) if topic is None]:
         names = [table_argument(*table) for table in known]
         alike = [near for name in unknown for near in get_close_matches(name, names, n=1)]
         hint = f"did you mean {' '.join(alike)}?" if alike else f"it has {_some(names)}"
-        raise UsageError(f"not published: {_some(unknown)}; the publication is {config.publication}, {hint}")
+        raise UsageError(f"not published: {_some(unknown)}; the publication is {publication}, {hint}")
     return [topic for topic in found if topic]
 
 

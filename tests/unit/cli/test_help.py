@@ -50,6 +50,7 @@ def test_what_reports_takes_json() -> None:
         ("prepared", "list"),
         ("prepared", "show"),
         ("tail",),
+        ("backfill", "estimate"),
         ("stack", "status"),
         ("backfill", "status"),
         ("version",),

@@ -19,7 +19,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import pytest
 
 from twofold import cli
-from twofold.cli import audit, doctor, init, prepared, status, tail
+from twofold.cli import audit, backfill, doctor, init, prepared, status, tail
 from twofold.cli.output import say
 from twofold.doctor import Finding
 from twofold.doctor.dry_run import InitPlan
@@ -27,6 +27,7 @@ from twofold.errors import Refused, SetupError, Unreachable
 from twofold.inspect.audit import Audit
 from twofold.inspect.changes import TopicChange
 from twofold.inspect.in_doubt import InDoubt
+from twofold.inspect.load_estimate import LoadEstimate
 from twofold.inspect.open_rows import OpenRows
 from twofold.inspect.status_report import BackfillStatus, Status
 from twofold.inspect.tail import TailBegin, TailEnd
@@ -99,6 +100,7 @@ def test_each_field_that_a_command_prints(capsys: pytest.CaptureFixture[str]) ->
         "doctor": doctor.report(fill(Finding)),
         "audit": audit._report(fill(Audit)),
         "dry run": init._report(fill(InitPlan)),
+        "estimate": backfill._estimate_report(fill(LoadEstimate), 3),
         "tail": [tail._line(each) for each in (fill(TailBegin), fill(TailEnd), *CHANGES)],
         "rows": prepared._rows_report(replace(in_doubt, in_kafka="open"), [OpenRows(HOSTILE, HOSTILE, 9, CHANGES)]),
         "source": status._source_lines(seen.status),
