@@ -1,6 +1,6 @@
 """`make ddl`: changes of definitions, rows, loads, commands and kills at random, by seeds.
 
-    python -m ddl [--seeds 200] [--first 1] [--together 10] [--commits 100] [--untold]
+    python -m ddl [--seeds 200] [--first 1] [--together 20] [--commits 100] [--untold]
                   [--mutants] [--keep-on]
 
 Each batch of seeds is one line of JSON. The last line says how many seeds were right. With
@@ -101,7 +101,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ddl")
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first", type=int, default=1)
-    parser.add_argument("--together", type=int, default=10, help="seeds over one connector")
+    parser.add_argument("--together", type=int, default=20, help="seeds over one connector")
     parser.add_argument("--commits", type=int, default=100, help="of each seed")
     parser.add_argument("--untold", action="store_true", help="without event triggers")
     parser.add_argument("--mutants", action="store_true", help="break the comparison of descriptions")
