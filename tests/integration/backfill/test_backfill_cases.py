@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import threading
 import urllib.request
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 from fixtures.backfill import Between, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka
+from helpers.connector.topics import fold
 from twofold.config import load
 from twofold.inspect.status_report import read_status
 from twofold.run.initialisation import initialise
@@ -112,10 +114,11 @@ def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
 
 def test_the_key_is_recreated_in_another_order(connector: Maker, between: Between) -> None:
     """Of the same columns, so nothing else tells: what lies behind the last row is another part of
-    the table now. It is read from the beginning. So is one whose key has another collation.
+    the table now. It is read from the beginning. So is one whose key has another collation, or
+    another type that is the same in Kafka.
     """
-    tables = {"tables": ["public.account", "public.pair", "public.word"]}
-    here = connector(init=False, source=tables, backfill={"chunk_rows": 100, "readers": 2})
+    tables = {"tables": ["public.account", "public.pair", "public.word", "public.number"]}
+    here = connector(init=False, source=tables, backfill={"chunk_rows": 100, "readers": 4})
     collation = here.ask("SELECT max(collname) FROM pg_collation WHERE collname IN ('default', 'en-x-icu')")
     here.sql(
         ACCOUNT,
@@ -123,18 +126,55 @@ def test_the_key_is_recreated_in_another_order(connector: Maker, between: Betwee
         "INSERT INTO pair SELECT a, b FROM generate_series(1, 30) a, generate_series(1, 10) b",
         'CREATE TABLE word (k text COLLATE "C" PRIMARY KEY)',
         "INSERT INTO word SELECT chr(65 + n % 26 + n % 2 * 32) || n FROM generate_series(1, 300) n",
+        "CREATE TABLE number (k numeric PRIMARY KEY)",
+        "INSERT INTO number SELECT n FROM generate_series(1, 300) n",
     )
     initialise(load(here.file), print)
     with here.carrying():
-        until_chunks(here, 2)
+        until_chunks(here, 3)
         here.sql("ALTER TABLE pair DROP CONSTRAINT pair_pkey, ADD PRIMARY KEY (b, a)")
-        here.sql(f'ALTER TABLE word ALTER k TYPE text COLLATE "{collation}"')
+        here.sql(f'ALTER TABLE word ALTER k TYPE text COLLATE "{collation}"', "ALTER TABLE number ALTER k TYPE text")
         between.further(10_000)
         ready(here)
         here.caught_up()
     read = {(s.key["a"], s.key["b"]) for s in here.read("pair")}
     assert read == {(a, b) for a in range(1, 31) for b in range(1, 11)}
     assert len({s.key["k"] for s in here.read("word")}) == 300
+    assert len({s.key["k"] for s in here.read("number") if s.key}) == 300
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_table_has_another_name_while_it_is_loaded(connector: Maker, between: Between, *, told: bool) -> None:
+    """Its rows go to another topic meanwhile, and the load has read a part of it before."""
+    here = connector(
+        init=False, source={"tables": [], "ddl_messages": told}, backfill={"chunk_rows": 100, "notice": 0.3}
+    )
+    here.sql(
+        ACCOUNT,
+        "CREATE TABLE pair (id int PRIMARY KEY, v int)",
+        "INSERT INTO pair SELECT n, n FROM generate_series(1, 300) n",
+        f"CREATE PUBLICATION {here.prefix} FOR TABLE account, pair",
+    )
+    initialise(load(here.file), print)
+
+    def rows() -> dict[str, int]:
+        state: dict[tuple[int, str], Any] = {}
+        for seen in here.read("pair"):
+            fold(state, seen)
+        return {str(row["id"]): row["v"] for row in state.values()}
+
+    with here.carrying():
+        wait_until(rows, 60, "the first chunk")
+        here.sql(
+            "ALTER TABLE pair RENAME TO other",
+            "UPDATE other SET v = v + 1000 WHERE id % 3 = 0",
+            "DELETE FROM other WHERE id % 7 = 0",
+            "ALTER TABLE other RENAME TO pair",
+        )
+        between.further(10_000)
+        here.caught_up()
+        table = here.ask("SELECT jsonb_object_agg(id, v) FROM pair")
+        wait_until(lambda: rows() == table, 60, "the topic has the table's rows")
 
 
 @pytest.mark.core
