@@ -25,7 +25,19 @@ from twofold.source.table_descriptions import DESCRIBE
 
 _MARK = "twofold: event triggers of "
 _TRIGGERS = {"twofold_ddl": "ddl_command_end", "twofold_drop": "sql_drop"}
-_SETTINGS = "SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan"
+_SETTINGS = " ".join(
+    f"SET {name} = {value}"
+    for name, value in {
+        "search_path": "pg_catalog, pg_temp",
+        "jit": "off",
+        # A session plans the statements once, perhaps before a script makes a thousand tables. They
+        # look for few rows, so no plan may read a whole catalog where an index finds these.
+        "plan_cache_mode": "force_generic_plan",
+        "enable_seqscan": "off",
+        "enable_hashjoin": "off",
+        "enable_mergejoin": "off",
+    }.items()
+)
 _TAGS = ", ".join(
     f"'{tag}'"
     for tag in (
@@ -35,59 +47,64 @@ _TAGS = ", ".join(
 )
 _LOCK = "SELECT pg_catalog.pg_advisory_xact_lock(8317253)"
 
-# The only value that is put into it is a statement of this program.
+# OFFSET 0: the planner shall not begin with the whole of pg_class, which has no index for this.
+_IN_SCHEMA = "SELECT c.oid, c.relreplident, c.relkind FROM pg_class c WHERE c.relnamespace = {} OFFSET 0"
+
+# Only constants of this program are put into it.
 _BODY = f"""
 #variable_conflict use_column
 DECLARE
     twofold_named oid[];
+    twofold_table oid;
     twofold_found record;
 BEGIN
     IF TG_EVENT = 'sql_drop' AND TG_TAG = 'ALTER TABLE' THEN
         RETURN;  -- its end tells of the same tables
     ELSIF TG_EVENT = 'sql_drop' THEN
+        WITH d AS MATERIALIZED (SELECT * FROM pg_event_trigger_dropped_objects())
         SELECT array_agg(found.oid) INTO twofold_named FROM (
-            SELECT d.objid AS oid FROM pg_event_trigger_dropped_objects() d
-             WHERE d.classid = 'pg_class'::regclass AND d.objsubid > 0
+            SELECT d.objid AS oid FROM d WHERE d.classid = 'pg_class'::regclass AND d.objsubid > 0
             UNION
-            SELECT b.oid FROM pg_event_trigger_dropped_objects() d
-              JOIN pg_namespace n ON n.nspname = d.schema_name
-              JOIN pg_class b ON b.relnamespace = n.oid AND b.relreplident = 'f' AND b.relkind IN ('r', 'p')
-             WHERE d.object_type = 'index' AND NOT d.is_temporary
+            SELECT b.oid FROM (SELECT DISTINCT schema_name FROM d WHERE object_type = 'index' AND NOT is_temporary) made
+              JOIN pg_namespace n ON n.nspname = made.schema_name
+              CROSS JOIN LATERAL ({_IN_SCHEMA.format("n.oid")}) b WHERE b.relreplident = 'f' AND b.relkind IN ('r', 'p')
             UNION
-            SELECT b.oid FROM pg_event_trigger_dropped_objects() d
-              JOIN pg_namespace n ON n.nspname = d.address_names[1]
+            SELECT b.oid FROM d JOIN pg_namespace n ON n.nspname = d.address_names[1]
               JOIN pg_class b ON b.relnamespace = n.oid AND b.relname = d.address_names[2]
              WHERE d.object_type = 'publication relation'
             UNION
-            SELECT b.oid FROM pg_event_trigger_dropped_objects() d
-              JOIN pg_namespace n ON n.nspname = d.address_names[1]
-              JOIN pg_class b ON b.relnamespace = n.oid
+            SELECT b.oid FROM d JOIN pg_namespace n ON n.nspname = d.address_names[1]
+              CROSS JOIN LATERAL ({_IN_SCHEMA.format("n.oid")}) b
              WHERE d.object_type = 'publication namespace') found;
     ELSE
+        WITH d AS MATERIALIZED (SELECT classid, objid FROM pg_event_trigger_ddl_commands())
         SELECT array_agg(found.oid) INTO twofold_named FROM (
-            SELECT d.objid AS oid FROM pg_event_trigger_ddl_commands() d WHERE d.classid = 'pg_class'::regclass
+            SELECT d.objid AS oid FROM d WHERE d.classid = 'pg_class'::regclass
             UNION
-            SELECT i.indrelid FROM pg_event_trigger_ddl_commands() d
-              JOIN pg_index i ON d.classid = 'pg_class'::regclass AND i.indexrelid = d.objid
+            SELECT i.indrelid FROM d JOIN pg_index i ON d.classid = 'pg_class'::regclass AND i.indexrelid = d.objid
             UNION
-            SELECT o.conrelid FROM pg_event_trigger_ddl_commands() d
-              JOIN pg_constraint o ON d.classid = 'pg_constraint'::regclass AND o.oid = d.objid
+            SELECT o.conrelid FROM d JOIN pg_constraint o ON d.classid = 'pg_constraint'::regclass AND o.oid = d.objid
             UNION
-            SELECT b.oid FROM pg_event_trigger_ddl_commands() d
-              JOIN pg_class b ON d.classid = 'pg_namespace'::regclass AND b.relnamespace = d.objid
+            SELECT b.oid FROM d CROSS JOIN LATERAL ({_IN_SCHEMA.format("d.objid")}) b
+             WHERE d.classid = 'pg_namespace'::regclass
             UNION
-            SELECT r.prrelid FROM pg_event_trigger_ddl_commands() d
+            SELECT r.prrelid FROM d
               JOIN pg_publication_rel r ON d.classid = 'pg_publication_rel'::regclass AND r.oid = d.objid
-                                        OR d.classid = 'pg_publication'::regclass AND r.prpubid = d.objid
             UNION
-            SELECT b.oid FROM pg_event_trigger_ddl_commands() d
+            SELECT r.prrelid FROM d
+              JOIN pg_publication_rel r ON d.classid = 'pg_publication'::regclass AND r.prpubid = d.objid
+            UNION
+            SELECT b.oid FROM d
               JOIN pg_publication_namespace s ON d.classid = 'pg_publication_namespace'::regclass AND s.oid = d.objid
-                                              OR d.classid = 'pg_publication'::regclass AND s.pnpubid = d.objid
-              JOIN pg_class b ON b.relnamespace = s.pnnspid
+              CROSS JOIN LATERAL ({_IN_SCHEMA.format("s.pnnspid")}) b
             UNION
-            SELECT b.oid FROM pg_event_trigger_ddl_commands() d
+            SELECT b.oid FROM d
+              JOIN pg_publication_namespace s ON d.classid = 'pg_publication'::regclass AND s.pnpubid = d.objid
+              CROSS JOIN LATERAL ({_IN_SCHEMA.format("s.pnnspid")}) b
+            UNION
+            SELECT b.oid FROM d
               JOIN pg_publication p ON d.classid = 'pg_publication'::regclass AND p.oid = d.objid AND p.puballtables
-              JOIN pg_class b ON b.oid >= 16384
+              CROSS JOIN LATERAL (SELECT c.oid FROM pg_class c WHERE c.oid >= 16384 OFFSET 0) b
             UNION
             SELECT a.attrelid FROM pg_attribute a
              WHERE TG_TAG IN ('ALTER TYPE', 'ALTER DOMAIN', 'ALTER COLLATION') AND a.attnum > 0
@@ -112,11 +129,13 @@ BEGIN
      WHERE EXISTS (SELECT FROM pg_publication p WHERE p.puballtables)
         OR EXISTS (SELECT FROM concerned other JOIN pg_publication_rel r ON r.prrelid = other.oid)
         OR EXISTS (SELECT FROM concerned other JOIN pg_publication_namespace s ON s.pnnspid = other.relnamespace);
-    FOR twofold_found IN
-        SELECT told.described FROM ({DESCRIBE.format(tables="twofold_named")}) told(oid, rows, described)
-    LOOP
-        PERFORM pg_logical_emit_message(true, '{PREFIX}', convert_to(
-            jsonb_build_object('command', TG_TAG, 'table', twofold_found.described)::text, 'UTF8'));
+    FOREACH twofold_table IN ARRAY coalesce(twofold_named, ARRAY[]::oid[]) LOOP
+        FOR twofold_found IN
+            SELECT told.described FROM ({DESCRIBE.format(tables="ARRAY[twofold_table]")}) told(oid, rows, described)
+        LOOP
+            PERFORM pg_logical_emit_message(true, '{PREFIX}', convert_to(
+                jsonb_build_object('command', TG_TAG, 'table', twofold_found.described)::text, 'UTF8'));
+        END LOOP;
     END LOOP;
     -- Decoding orders a message by its end, which is where the next record begins: without one in
     -- between, a row of the transaction around this block could come before what is told of it.
