@@ -27,10 +27,9 @@ from twofold.bridge.events import (
 )
 from twofold.descriptions.told_table import PREFIX
 from twofold.errors import MalformedMessage
-from twofold.kafka.row_batch import Record, RowBatch
-from twofold.outbox.outbox import OutboxTable
+from twofold.kafka.row_batch import RowBatch
 from twofold.source import messages as m
-from twofold.source.decoder import decode, row_relation
+from twofold.source.decoder import decode
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
 from twofold.stream.gathered_run import GatheredRun
@@ -45,8 +44,6 @@ from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 _ROWS = frozenset(b"IUD")
 _GROUP_BYTES = 1 << 20
 """The size of a piece that goes to the batch: each is one job of the worker."""
-_TRUNCATE_BYTES = 512
-"""The approximate size of one record."""
 
 
 class Collector:
@@ -122,7 +119,7 @@ class Collector:
             elif current.skipped:
                 at += 1
             else:
-                at = self._rows(current, received, at, ts_ms)
+                at = current.append_rows(received, at, ts_ms)
                 if current.batch.bytes > current.bytes_max:
                     yield from self._chunk(current)
         yield from self._announce(ts_ms, ts_ms)
@@ -184,31 +181,6 @@ class Collector:
         """
         return self._current is not None and self._current.is_prepared
 
-    def _rows(self, current: SourceTransaction, received: Received, at: int, ts_ms: int) -> int:
-        """Encode this row and the following rows of the same table; return the index of the next
-        message.
-        """
-        item = received[at]
-        assert not isinstance(item, Keepalive), "a row"
-        table = self._tables.of_relation(row_relation(item[1], in_stream=False), provisional=current.is_prepared)
-        if table.outbox is not None:
-            self._event(current, table.outbox, item[1])
-            return at + 1
-        lists = self._lists(current, table)
-        batch = current.batch
-        room = current.bytes_max - batch.bytes
-        behind, taken = table.plan.append_run(received, at, 1, current.header, ts_ms, lists, room)
-        current.rows += behind - at
-        batch.bytes += taken
-        return behind
-
-    def _event(self, current: SourceTransaction, outbox: OutboxTable, payload: bytes) -> None:
-        """Add the event that an outbox's row is, if the row is an insert."""
-        if (event := self._tables.events.row_event(outbox, payload, in_stream=False)) is not None:
-            self._tables.events.append(event, current.batch)
-            current.event_topics[event.topic] = None
-            current.rows += 1
-
     def _chunk(self, current: SourceTransaction) -> Iterator[CollectedEvent]:
         """Hand over a large batch before its transaction has ended."""
         if current.is_prepared:
@@ -250,7 +222,7 @@ class Collector:
             case m.Begin():
                 skipped = self._skips(message.commit_lsn)
                 self._current = SourceTransaction(
-                    _committed(message), self._run.batch, self._spool, message, _GROUP_BYTES, skipped
+                    _committed(message), self._run.batch, self._tables, self._spool, message, _GROUP_BYTES, skipped
                 )
             case m.Commit():
                 return self._commit(message, wal_start)
@@ -317,7 +289,8 @@ class Collector:
                 told = self._current.told if self._current is not None else NOTHING_TOLD
                 self._tables.relation(message, committed=not self.half_prepared, told=told)
             case m.Truncate():
-                self._truncate(message, wal_start, ts_ms)
+                if not (current := self._transaction(message)).skipped:
+                    current.append_truncate(message, wal_start, ts_ms)
             case m.LogicalMessage(prefix=prefix) if prefix == PREFIX or not self._tables.messages.carried:
                 self._note_told(message)
             case m.LogicalMessage():
@@ -350,7 +323,7 @@ class Collector:
             yield from self._hand_over()
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
-        self._current = SourceTransaction(self._info(message), RowBatch(), self._spool, message)
+        self._current = SourceTransaction(self._info(message), RowBatch(), self._tables, self._spool, message)
 
     def _end_prepared(self, message: m.Prepare, wal_start: int) -> SourceTransaction:
         current = self._transaction(message)
@@ -409,28 +382,10 @@ class Collector:
             self._tables.told.prepare(message.identity, streamed.told)
         return self._prepared(streamed)
 
-    def _truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
-        current = self._transaction(message)
-        if current.skipped:
-            return
-        for oid in message.relations:
-            table = self._tables.of_relation(oid, provisional=current.is_prepared)
-            if table.outbox is not None:
-                continue
-            lists = self._lists(current, table)
-            current.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, current.header, ts_ms, lists)
-            current.rows += 1
-
     def _message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
-        current = self._current
         if message.transactional:
-            current = self._transaction(message)
-            if not current.skipped:
-                topic = self._tables.messages.append(
-                    message, wal_start, current.info, current.header, ts_ms, current.batch
-                )
-                current.event_topics[topic] = None
-                current.rows += 1
+            if not (current := self._transaction(message)).skipped:
+                current.append_message(message, wal_start, ts_ms)
             return
         self._order.check_message(message, wal_start)
         if self._has(message.lsn):
@@ -462,17 +417,6 @@ class Collector:
         if begun is None:
             return MalformedMessage(f"PostgreSQL has not sent the end of a stream block, and {found} came", offset=0)
         return missing_end(begun, found)
-
-    def _lists(self, current: SourceTransaction, table: TableVersion) -> list[list[Record]]:
-        """Return the lists that the table's records go to.
-
-        A prepared transaction may have changed whether the table has a key, and with it the
-        partitions. Its commit is then refused, and its rollback forgets it.
-        """
-        current.tables[table] = None
-        if current.is_prepared and not current.batch.fits(table.topic, table.partitions):
-            current.spill()
-        return current.batch.lists(table.topic, table.partitions)
 
     def _info(self, message: m.BeginPrepare | m.StreamPrepare) -> TransactionInfo:
         """Return what the rows of a prepared transaction share."""

@@ -15,10 +15,14 @@ from typing import NamedTuple
 
 from twofold.bridge.events import Event
 from twofold.descriptions.told_table import ToldTable
-from twofold.kafka.row_batch import RegisteredTable, RowBatch
+from twofold.kafka.row_batch import Record, RegisteredTable, RowBatch
+from twofold.outbox.outbox import OutboxTable
 from twofold.source import messages as m
+from twofold.source.decoder import row_relation
+from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, SpooledRows
 from twofold.tables.table_version import TableVersion, TransactionInfo
+from twofold.tables.tables import Tables
 from twofold.tables.told_tables import NOTHING_TOLD, Told
 from twofold_avro.records import PreparedOutcome
 from twofold_avro.transcode import TransactionHeader
@@ -30,6 +34,8 @@ CHUNK_BYTES = 1 << 17
 It stays in a core's own cache between the two. A megabyte took half as long again
 (docs/inside/measurements).
 """
+_TRUNCATE_BYTES = 512
+"""The approximate size of one record."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +47,7 @@ class SourceTransaction:
     info: TransactionInfo
     batch: RowBatch
     """The rows that are not in the spool. Plain transactions share one batch."""
+    all_tables: Tables
     spool: Spool
     begun: m.Begin | m.BeginPrepare | None = None
     """The message that began the transaction; None if the transaction is streamed."""
@@ -64,7 +71,7 @@ class SourceTransaction:
     read_ms: int = 0
     """When PREPARE was read, if the transaction is kept unannounced after it."""
     records: int = 0
-    """The number of records in the spool. A delete has two, a truncate one in each partition."""
+    """The number of records in the spool."""
     spooled_bytes: int = 0
     provisional: tuple[TableVersion, ...] = ()
     """The tables whose shape was not committed when the transaction was complete. They must be
@@ -92,6 +99,56 @@ class SourceTransaction:
     def downstream_id(self) -> str:
         assert self.info.transaction_id is not None, "its PREPARE was read"
         return self.info.transaction_id
+
+    def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
+        """Encode this row and the following rows of the same table; return the index of the next
+        message.
+        """
+        item = received[at]
+        assert not isinstance(item, Keepalive), "a row"
+        table = self.all_tables.of_relation(row_relation(item[1], in_stream=False), provisional=self.is_prepared)
+        if table.outbox is not None:
+            self._append_event(table.outbox, item[1])
+            return at + 1
+        lists = self._lists(table)
+        batch = self.batch
+        room = self.bytes_max - batch.bytes
+        behind, taken = table.plan.append_run(received, at, 1, self.header, ts_ms, lists, room)
+        self.rows += behind - at
+        batch.bytes += taken
+        return behind
+
+    def append_truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
+        for oid in message.relations:
+            table = self.all_tables.of_relation(oid, provisional=self.is_prepared)
+            if table.outbox is not None:
+                continue
+            lists = self._lists(table)
+            self.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, self.header, ts_ms, lists)
+            self.rows += 1
+
+    def append_message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
+        topic = self.all_tables.messages.append(message, wal_start, self.info, self.header, ts_ms, self.batch)
+        self.event_topics[topic] = None
+        self.rows += 1
+
+    def _append_event(self, outbox: OutboxTable, payload: bytes) -> None:
+        """Add the event that an outbox's row is, if the row is an insert."""
+        if (event := self.all_tables.events.row_event(outbox, payload, in_stream=False)) is not None:
+            self.all_tables.events.append(event, self.batch)
+            self.event_topics[event.topic] = None
+            self.rows += 1
+
+    def _lists(self, table: TableVersion) -> list[list[Record]]:
+        """Return the lists that the table's records go to.
+
+        A prepared transaction may have changed whether the table has a key, and with it the
+        partitions. Its commit is then refused, and its rollback forgets it.
+        """
+        self.tables[table] = None
+        if self.is_prepared and not self.batch.fits(table.topic, table.partitions):
+            self.spill()
+        return self.batch.lists(table.topic, table.partitions)
 
     def spill(self) -> None:
         """Move the rows into the spool."""

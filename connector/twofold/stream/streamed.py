@@ -44,10 +44,9 @@ class StreamedTransaction(SourceTransaction):
     """One transaction in progress, with its rows by subtransaction."""
 
     def __init__(self, xid: int, tables: Tables, packer: Packer, spool: Spool) -> None:
-        super().__init__(TransactionInfo(xid, 0, None, None), RowBatch(), spool)
+        super().__init__(TransactionInfo(xid, 0, None, None), RowBatch(), tables, spool)
         self.header = TransactionHeader.later()
         self._packer = packer
-        self._all_tables = tables
         self._runs: list[list[Any]] = []
         self._chunk: list[Record] = []
         self._chunk_bytes = 0
@@ -59,7 +58,7 @@ class StreamedTransaction(SourceTransaction):
         self._has_messages = False
 
     def relation(self, message: m.Relation) -> None:
-        self.relations |= self._all_tables.descriptions(message, self.told)
+        self.relations |= self.all_tables.descriptions(message, self.told)
         self._run = None
 
     def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
@@ -73,18 +72,18 @@ class StreamedTransaction(SourceTransaction):
         if self._run != (subxid, oid):
             table = self._table(oid)
             if table.outbox is not None:
-                self._event(subxid, table.outbox, item[1])
+                self._keep_event(subxid, table.outbox, item[1])
                 return at + 1
             self._begin_run(subxid, oid, table)
         before, room = len(self._chunk), CHUNK_BYTES - self._chunk_bytes
-        behind, taken = self._append_run(received, at, 5, self.header, ts_ms, self._lists, room)
+        behind, taken = self._append_run(received, at, 5, self.header, ts_ms, self._chunk_lists, room)
         added = len(self._chunk) - before
         self._current[2] += added
         self._made_now.count(added, changes=behind - at)
         self._took(taken)
         return behind
 
-    def truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
+    def append_truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
         assert message.xid is not None
         for oid in message.relations:
             table = self._table(oid)
@@ -98,17 +97,17 @@ class StreamedTransaction(SourceTransaction):
             self._made_now.count(1 if table.keyless else table.partitions)
         self._run = None
 
-    def message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
+    def append_message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> None:
         """Keep a message. PostgreSQL does not say which subtransaction made it."""
         assert message.xid is not None
         if message.prefix == PREFIX:
-            if told := self._all_tables.told.read(message.content):
+            if told := self.all_tables.told.read(message.content):
                 self.told[told.oid] = told.behind(self.told)
                 self._has_messages = True
             return
-        if not self._all_tables.messages.carried:
+        if not self.all_tables.messages.carried:
             return
-        self.event_topics[self._all_tables.messages.prepare(message)] = None
+        self.event_topics[self.all_tables.messages.prepare(message)] = None
         self._run = None
         self._runs.append([message.xid, _MESSAGE, 0, message.lsn, wal_start, ts_ms, message.prefix, message.content])
         self._made.setdefault(message.xid, _Made()).count(1)
@@ -155,11 +154,11 @@ class StreamedTransaction(SourceTransaction):
 
     def _table(self, oid: int) -> TableVersion:
         said = self.relations.get(oid)
-        return said.table if said else self._all_tables.of_relation(oid, provisional=True)
+        return said.table if said else self.all_tables.of_relation(oid, provisional=True)
 
-    def _event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
+    def _keep_event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
         """Keep the event that an outbox's row is, if the row is an insert."""
-        if (event := self._all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
+        if (event := self.all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
             return
         self.event_topics[event.topic] = None
         self._run = None
@@ -172,7 +171,7 @@ class StreamedTransaction(SourceTransaction):
         self._made_now.touch(table)
         self._current = [subxid, self._numbers.setdefault(table, len(self._numbers)), 0]
         self._runs.append(self._current)
-        self._lists = [self._chunk] * table.partitions
+        self._chunk_lists = [self._chunk] * table.partitions
         self._append_run = table.plan.append_run
         self._run = subxid, oid
 
@@ -197,10 +196,10 @@ class StreamedTransaction(SourceTransaction):
             if number == _MESSAGE:
                 lsn, wal_start, ts_ms, prefix, content = place
                 said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
-                self._all_tables.messages.append(said, wal_start, self.info, header, ts_ms, batch)
+                self.all_tables.messages.append(said, wal_start, self.info, header, ts_ms, batch)
             elif number == _EVENT:
                 if subxid not in self._gone:
-                    self._all_tables.events.append(OutboxEvent(*place), batch)
+                    self.all_tables.events.append(OutboxEvent(*place), batch)
             elif subxid not in self._gone and not (table := tables[number]).void:
                 header.finish(packed, table.shape.oid, table.registered_ids, table.lists(batch))
         batch.bytes = len(chunk)
@@ -252,9 +251,9 @@ class Streams:
             case m.Relation() if self.block is not None:
                 self.block.relation(message)
             case m.Truncate() if self.block is not None:
-                self.block.truncate(message, wal_start, ts_ms)
+                self.block.append_truncate(message, wal_start, ts_ms)
             case m.LogicalMessage() if self.block is not None:
-                self.block.message(message, wal_start, ts_ms)
+                self.block.append_message(message, wal_start, ts_ms)
             case _:
                 return False
         return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from twofold.kafka.row_batch import RowBatch
 from twofold.source.messages import Prepare
 from twofold.spool import Spool
@@ -22,7 +24,7 @@ def prepared_transaction(
     """Prepared at its xid, if no position is given."""
     at = Lsn(identity.xid if prepare_lsn is None else prepare_lsn)
     info = TransactionInfo(identity.xid, at_us, identity.downstream_id(at), identity.gid)
-    transaction = SourceTransaction(info, batch or RowBatch(), spool)
+    transaction = SourceTransaction(info, batch or RowBatch(), cast("Any", None), spool)
     transaction.prepare = Prepare(at, Lsn(at + 1), at_us, identity)
     transaction.event_topics = dict.fromkeys(topics)
     transaction.complete()

@@ -367,6 +367,13 @@ def test_the_oldest_is_announced_when_there_are_too_many_rows(spool: Spool, monk
     assert announced == events.PrepareRead(PreparedIdentity(1, "gid-1"), Lsn(20), Lsn(30), 1)
 
 
+def test_rows_of_resolved_transactions_count_no_longer(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathered_run, "HELD_BYTES_MAX", 20)
+    ended = [[Record("P", n, 1, 20 * n), Record("K", n, 1, 20 * n + 10)] for n in (1, 2, 3)]
+    found = collect(spool, *ended, [Record("P", 4, 1, 80)])
+    assert events.PrepareRead not in map(type, found)
+
+
 def test_the_bridge_holds_both_positions_for_what_is_held_and_for_what_a_run_resolves() -> None:
     policy = Policy(synchronous=True)
     state: State = initial(applied_lsn=Lsn(20), confirmed_lsn=Lsn(20), sequence=0, pool=1, policy=policy)

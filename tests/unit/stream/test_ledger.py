@@ -18,7 +18,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 def prepared(xid: int) -> SourceTransaction:
     identity = PreparedIdentity(xid, "x")
     info = TransactionInfo(xid, 0, identity.downstream_id(Lsn(xid)), "x")
-    transaction = SourceTransaction(info, RowBatch(), spool=None)  # type: ignore[arg-type]
+    transaction = SourceTransaction(info, RowBatch(), all_tables=None, spool=None)  # type: ignore[arg-type]
     transaction.prepare = Prepare(Lsn(xid), Lsn(xid + 1), 0, identity)
     return transaction
 
