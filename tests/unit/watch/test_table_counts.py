@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from twofold.watch.snapshot import list_tables
 from twofold.watch.table_counts import TableChange, TableCount, TableCounts
 from twofold_avro.records import Pin, Range
 
@@ -63,6 +64,23 @@ def test_a_change_of_a_table_is_told_once(
     pinned = {ACCOUNT: replace(PIN, **now)}  # type: ignore[arg-type]
     assert list(counts.repin(pinned)) == [TableChange(*change) for change in told]
     assert list(counts.repin(pinned)) == []
+
+
+@pytest.mark.parametrize(
+    ("pin", "state"),
+    [
+        ({}, "ready"),
+        ({"backfill": "waiting"}, "waiting"),
+        ({"backfill": "running"}, "loading"),
+        ({"backfill": "paused"}, "paused"),
+        ({"stale": "rewritten"}, "stale"),
+        ({"stale": "rewritten", "backfill": "running"}, "loading"),
+        ({"stale": "rewritten", "relation": -16400}, "not published"),
+    ],
+)
+def test_the_page_has_one_state_of_each_table(pin: dict[str, object], state: str) -> None:
+    (listed,) = list_tables(known(replace(PIN, **pin)).copy(), [])["tables"]  # type: ignore[arg-type]
+    assert (listed["state"], listed["stale"]) == (state, pin.get("stale", ""))
 
 
 def test_a_table_that_was_not_known_is_published_and_loaded() -> None:
