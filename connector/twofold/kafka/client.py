@@ -223,6 +223,7 @@ MOVING = frozenset(
         UNKNOWN_TOPIC,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError._NOENT,  # the library's word where the brokers name no leader yet
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.FENCED_LEADER_EPOCH,
     }

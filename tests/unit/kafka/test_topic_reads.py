@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import confluent_kafka
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.kafka import topic_reader
-from twofold.kafka.client import NO_GROUP, NOT_ALLOWED, PARTITION_EOF
+from twofold.kafka.client import MOVING, NO_GROUP, NOT_ALLOWED, PARTITION_EOF
 from twofold.kafka.topic_reader import PartitionId, TopicReader
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
@@ -107,3 +107,25 @@ def test_an_error_counts_as_long_as_something_is_left(clock: list[float]) -> Non
     assert len([*reader(Consumer(clock, [group, said(A, 3), anywhere])).read({A: (3, 4)})]) == 1
     with pytest.raises(Unreachable, match=r"reading a \[0\] from offset 4 to 5 failed"):
         [*reader(Consumer(clock, [said(A, 3), anywhere])).read({A: (3, 5)})]
+
+
+@pytest.mark.parametrize("code", sorted(MOVING))
+def test_a_partition_without_a_leader_is_asked_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """It is being created, or has just got another leader."""
+    monkeypatch.setattr(topic_reader, "_PAUSE_S", 0.0)
+    refused = [KafkaException(KafkaError(code))]
+
+    class Answer:
+        def result(self) -> SimpleNamespace:
+            if refused:
+                raise refused.pop()
+            return SimpleNamespace(offset=7)
+
+    class Admin:
+        def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Answer]:
+            return {each: Answer() for each in asked}
+
+    secrets = SimpleNamespace(open=lambda *_: Admin())
+    settings: Any = SimpleNamespace(call_timeout_s=5.0, secrets=secrets, admin=dict)
+    assert TopicReader(settings).bounds([A])[A].high == 7
+    assert not refused
