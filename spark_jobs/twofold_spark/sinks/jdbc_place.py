@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from twofold_common.global_waits import LongWait
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.sinks import jdbc_tables
-from twofold_spark.sinks.cuts import GlobalCut
+from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import Names
 from twofold_spark.sinks.mirror_database import MirrorDatabase
@@ -76,16 +76,8 @@ class JdbcPlace(Place):
         with self._database.transaction() as run:
             for sink in self._sinks.values():
                 sink.merge_staged(run)
-            for prefix, part, joined in cut.parts:
-                backfilling, stopped = (
-                    f"ARRAY[{', '.join(map(quote_literal, names))}]::text[]"
-                    for names in (part.backfilling, part.stopped)
-                )
-                run(
-                    f"INSERT INTO twofold.cuts SELECT {cut.number}, {quote_literal(prefix)}, {joined}, {part.sequence}, "
-                    f"{part.offset}, {part.applied_lsn}, to_timestamp({part.committed_us} / 1e6), clock_timestamp(), "
-                    f"{backfilling}, {stopped}, {part.committed_us}, {quote_literal(part.stream_id)}"
-                )
+            rows = (_cut_row(cut.number, prefix, part, joined=joined) for prefix, part, joined in cut.parts)
+            run(f"INSERT INTO twofold.cuts {' UNION ALL '.join(rows)}")
         self.last = cut
         for sink in self._sinks.values():
             sink.forget_staged()
@@ -117,6 +109,17 @@ class JdbcPlace(Place):
 
     def _names(self, prefix: str) -> Names:
         return Names(prefix if self.of_group else "")
+
+
+def _cut_row(number: int, prefix: str, part: Cut, *, joined: bool) -> str:
+    backfilling, stopped = (
+        f"ARRAY[{', '.join(map(quote_literal, names))}]::text[]" for names in (part.backfilling, part.stopped)
+    )
+    return (
+        f"SELECT {number}, {quote_literal(prefix)}, {joined}, {part.sequence}, {part.offset}, {part.applied_lsn}, "
+        f"to_timestamp({part.committed_us} / 1e6), clock_timestamp(), {backfilling}, {stopped}, {part.committed_us}, "
+        f"{quote_literal(part.stream_id)}"
+    )
 
 
 def _as_json(value: Any) -> str:
