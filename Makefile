@@ -71,7 +71,7 @@ wheels: ready ## The four distributions as they are published, in dist/, compile
 	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
 .PHONY: sbom
-sbom: ready ## What the images carry of others: a bill of materials for each in dist/, and docs/inside/third-party.md.
+sbom: ready ## What the images carry of others: a bill of materials for each in dist/, and deploy/third-party.md.
 	mkdir -p dist
 	$(BIN)/python deploy/bill.py $(UV)
 
@@ -214,8 +214,8 @@ crash-matrix: ready ## Every death, one by one, and tests/records/crash-matrix.m
 	TWOFOLD_CRASH_MATRIX=tests/records/crash-matrix.md $(BIN)/pytest -m 'slow or not slow' tests/integration/connector/test_failpoints.py tests/integration/connector/test_servers_away.py
 
 .PHONY: rights
-rights: ready ## Each right of the security page taken away by itself, and tests/records/rights.md with what each command does then.
-	TWOFOLD_RIGHTS=tests/records/rights.md $(BIN)/pytest -m slow tests/integration/ops/test_rights.py
+rights: ready ## Each right of the security page taken away by itself, and docs/inside/rights.md with what each command does then.
+	TWOFOLD_RIGHTS=docs/inside/rights.md $(BIN)/pytest -m slow tests/integration/ops/test_rights.py
 
 .PHONY: chaos
 chaos: classes ## Faults of all kinds under load, checked from outside. ARGS='--seed 1 --minutes 60 --faults all'; goes on where it stopped.

@@ -1,5 +1,5 @@
 """`make sbom`: what the two images carry of others, with licences: CycloneDX files in dist/, and
-docs/inside/third-party.md for people.
+deploy/third-party.md for people.
 
     python deploy/bill.py UV
 
@@ -74,7 +74,7 @@ def main(uv: str) -> None:
             components += _jars()
         images[image] = [_with_licence(each) for each in components]
         (ROOT / f"dist/{image}.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
-    (ROOT / "docs/inside/third-party.md").write_text(page(images))
+    (ROOT / "deploy/third-party.md").write_text(page(images))
 
 
 def _bill(uv: str, wanted: Iterable[str]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Each right that docs/use/security.md grants, taken away by itself: how each command ends, that
 what is said names the right, and that the statement which is offered gives it back.
 
-The tables in tests/records/rights.md are what these tests see. `make rights` writes them.
+The tables in docs/inside/rights.md are what these tests see. `make rights` writes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AdminClient, Resourc
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, wait_until
-from fixtures.secured import SECRETS, Secured, blocks
+from fixtures.secured import DOCS, SECRETS, Secured, blocks
 from fixtures.stack import Registry
 from helpers.security.secured_bank import bank, rows, scram
 from twofold_spark import session
@@ -36,7 +36,7 @@ COMMANDS = {
     "audit": ("audit",),
 }
 GROUP = {"name": "mall", "members": ["bank", "shop"]}
-PAGE = Path(__file__).parents[2] / "records" / "rights.md"
+PAGE = DOCS / "inside" / "rights.md"
 CONNECTOR = "| without | init | run | backfill start | doctor | status | audit |\n|---|---|---|---|---|---|---|"
 JOBS = "| without | mirror | changelog |\n|---|---|---|"
 _STATEMENT = re.compile(r"(?:GRANT|ALTER ROLE)\b[^;\n]*|kafka-acls .*")

@@ -9,8 +9,8 @@ from pathlib import Path
 from twofold_spark import jars
 
 ROW = re.compile(r"^\| `([^`]+)` \| (\S+) \| (.+?) \|$", re.MULTILINE)
-PAGE = (Path(__file__).parents[3] / "docs/inside/third-party.md").read_text()
-WHEN_NOT = "docs/inside/third-party.md is out of date: make sbom"
+PAGE = (Path(__file__).parents[3] / "deploy/third-party.md").read_text()
+WHEN_NOT = "deploy/third-party.md is out of date: make sbom"
 
 
 def test_the_page_has_the_locked_versions() -> None:
