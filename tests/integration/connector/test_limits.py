@@ -20,6 +20,7 @@ from fixtures.connector import Installation, Maker
 from fixtures.stack import Kafka
 from twofold.config import load
 from twofold.errors import Refused, TwofoldError
+from twofold.run import run
 from twofold.run.observer import NullObserver
 from twofold.run.supervisor import supervise
 
@@ -47,8 +48,11 @@ def commit_prepared(here: Installation, count: int) -> None:
                     pipeline.sync()
 
 
-def test_a_backlog_of_prepared_transactions_with_long_gids_is_split(connector: Maker) -> None:
+def test_a_backlog_of_prepared_transactions_with_long_gids_is_split(
+    connector: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One turn takes them all, and its commit record names each."""
+    monkeypatch.setattr(run, "READ_ROWS_MAX", 500)  # a record closes behind the read that fills it
     here = connector(turn={"rows": 100_000, "time": 30.0, "bytes": 1 << 30})
     commit_prepared(here, count := 2_900)
     with here.carrying():

@@ -31,14 +31,17 @@ def delete_the_first_record(admin: AdminClient, topic: str) -> None:
 
 
 def create_again(admin: AdminClient, topic: str) -> None:
-    if topic in admin.list_topics(timeout=20).topics:
-        admin.delete_topics([topic], operation_timeout=20)[topic].result(20)
+    def is_deleted() -> bool:
+        with suppress(KafkaException):  # there is none
+            admin.delete_topics([topic], operation_timeout=20)[topic].result(20)
+        return topic not in admin.list_topics(timeout=20).topics
 
     def is_created() -> bool:
         with suppress(KafkaException):  # the former one is still being deleted
             admin.create_topics([NewTopic(topic, 1, 1)], operation_timeout=20)[topic].result(20)
         return topic in admin.list_topics(timeout=20).topics
 
+    eventually(is_deleted)
     eventually(is_created)
 
 
@@ -76,7 +79,7 @@ def test_lost_bookkeeping_is_noticed(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, topic: str, change: Change
 ) -> None:
     admin = AdminClient({"bootstrap.servers": ground.bootstrap})
-    ground.options["call_timeout_s"] = 2
+    ground.options["call_timeout_s"] = 5  # a busy broker creates a topic within it
     name = f"{ground.names.prefix}.{topic}"
     create_again(admin, name)
     fill(ground, name)
