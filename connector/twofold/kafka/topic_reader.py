@@ -132,11 +132,18 @@ class TopicReader:
                 for tp, answer in answers.items():
                     place = PartitionId(tp.topic, tp.partition)
                     try:
-                        offsets[place] = answer.result().offset
+                        offset = answer.result().offset
                     except KafkaException as error:
                         reason = kafka_error_of(error)
                         if reason is None or reason.code() not in MOVING or time.monotonic() > deadline:
                             raise sort_error(error, f"reading the bounds of {place}") from error
+                        continue
+                    # Every partition has a first offset and an end. A broker that comes back can
+                    # answer that it knows none.
+                    if offset >= 0 or spec not in {_EARLIEST, _LATEST}:
+                        offsets[place] = offset
+                    elif time.monotonic() > deadline:
+                        raise Unreachable(f"Kafka knows no offsets of {place}: a broker that has it is not ready")
                 if len(offsets) < len(places):
                     time.sleep(_PAUSE_S)
         return offsets

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.kafka import topic_reader
 from twofold.kafka.client import MOVING, NO_GROUP, NOT_ALLOWED, PARTITION_EOF
-from twofold.kafka.topic_reader import PartitionId, TopicReader
+from twofold.kafka.topic_reader import Bounds, PartitionId, TopicReader
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
 
@@ -109,23 +109,33 @@ def test_an_error_counts_as_long_as_something_is_left(clock: list[float]) -> Non
         [*reader(Consumer(clock, [said(A, 3), anywhere])).read({A: (3, 5)})]
 
 
-@pytest.mark.parametrize("code", sorted(MOVING))
-def test_a_partition_without_a_leader_is_asked_again(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """It is being created, or has just got another leader."""
+class Admin:
+    """Answers what is there to say first, then offset 7."""
+
+    def __init__(self, *first: Exception | int) -> None:
+        self.first = [*first]
+
+    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Admin]:
+        return dict.fromkeys(asked, self)
+
+    def result(self) -> SimpleNamespace:
+        said = self.first.pop() if self.first else 7
+        if isinstance(said, Exception):
+            raise said
+        return SimpleNamespace(offset=said)
+
+
+@pytest.mark.parametrize("first", [*(KafkaException(KafkaError(code)) for code in sorted(MOVING)), -1, -1001])
+def test_a_partition_that_no_broker_is_ready_to_speak_of_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, first: Exception | int
+) -> None:
+    """It is being created, or has just got another leader, or its broker comes back."""
     monkeypatch.setattr(topic_reader, "_PAUSE_S", 0.0)
-    refused = [KafkaException(KafkaError(code))]
-
-    class Answer:
-        def result(self) -> SimpleNamespace:
-            if refused:
-                raise refused.pop()
-            return SimpleNamespace(offset=7)
-
-    class Admin:
-        def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Answer]:
-            return {each: Answer() for each in asked}
-
-    secrets = SimpleNamespace(open=lambda *_: Admin())
-    settings: Any = SimpleNamespace(call_timeout_s=5.0, secrets=secrets, admin=dict)
-    assert TopicReader(settings).bounds([A])[A].high == 7
-    assert not refused
+    admin = Admin(first)
+    settings: Any = SimpleNamespace(call_timeout_s=5.0, secrets=SimpleNamespace(open=lambda *_: admin), admin=dict)
+    assert TopicReader(settings).bounds([A])[A] == Bounds(7, 7, 7)
+    assert not admin.first
+    settings.call_timeout_s = 0.0
+    admin.first = [first] * 9
+    with pytest.raises(TwofoldError):
+        TopicReader(settings).bounds([A])
