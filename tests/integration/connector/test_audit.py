@@ -71,6 +71,8 @@ def test_nothing_is_found_where_nothing_is_wrong(connector: Maker) -> None:
     work.run()
     work.settle()
     here.caught_up()
+    begun = {"account", "journal"}
+    wait_until(lambda: {t.rpartition(".")[2] for t in reloaded(here)} == begun, what="the commands are executed")
     ready(here)
     topics = here.everything()
     status, found = audit(here)
@@ -80,6 +82,12 @@ def test_nothing_is_found_where_nothing_is_wrong(connector: Maker) -> None:
     assert sum(t["ranges"] for t in found["topics"]) == sum(len(c.value["ranges"]) for c in topics.commits)
     assert all(not t["skipped"] and not t["unknown"] for t in found["topics"])
     assert of(found, "account")["reload"] is not None
+
+
+def reloaded(here: Installation) -> set[str]:
+    """The topics that a reload has begun with a truncate."""
+    reloads = (commit for commit in here.records("commits") if commit["kind"] == "reload")
+    return {each["topic"] for commit in reloads for each in commit["ranges"]}
 
 
 @pytest.fixture
