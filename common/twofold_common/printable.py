@@ -89,13 +89,6 @@ def sql_literal(text: str) -> str:
     return "E'" + "".join(map(_sql_character, text)) + "'"
 
 
-def sql_identifier(*names: str) -> str:
-    """Return a name of SQL, or its parts, that is printable, and exactly the name: of a statement
-    that a person is meant to copy.
-    """
-    return ".".join(map(_sql_identifier, names))
-
-
 def toml_string(text: str) -> str:
     """Return a string of TOML that is printable, and exactly the text."""
     return '"' + "".join(map(_toml_character, text)) + '"'
@@ -116,17 +109,6 @@ def _escape(character: str) -> str:
 def _by_number(character: str) -> str:
     number = ord(character)
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
-
-
-def _sql_identifier(name: str) -> str:
-    quoted = '"' + name.replace('"', '""') + '"'
-    return quoted if name.isprintable() else "U&" + "".join(map(_identifier_character, quoted))
-
-
-def _identifier_character(character: str) -> str:
-    if character == "\\":
-        return "\\\\"
-    return character if character.isprintable() else f"\\+{ord(character):06x}"
 
 
 def _sql_character(character: str) -> str:

@@ -42,9 +42,27 @@ def quote_identifier(*names: str) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
+def sql_identifier(*names: str) -> str:
+    """Return a name of SQL, or its parts, that is printable, and exactly the name: of a statement
+    that a person is meant to copy.
+    """
+    return ".".join(map(_printable_identifier, names))
+
+
 def quote_literal(text: str) -> str:
     """Return a text as SQL writes it where standard_conforming_strings is on."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def _printable_identifier(name: str) -> str:
+    quoted = quote_identifier(name)
+    return quoted if name.isprintable() else "U&" + "".join(map(_identifier_character, quoted))
+
+
+def _identifier_character(character: str) -> str:
+    if character == "\\":
+        return "\\\\"
+    return character if character.isprintable() else f"\\+{ord(character):06x}"
 
 
 def _part(name: str) -> str:

@@ -10,7 +10,7 @@ from twofold.config import Config, OutboxRule
 from twofold.doctor.finding import Finding, Severity, finder
 from twofold.source.connection import PlainConnection
 from twofold.source.published_tables import published_in
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 _finding = finder("postgresql")
 _PUBLISHED = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"

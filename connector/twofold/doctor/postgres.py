@@ -25,7 +25,7 @@ from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.primary import is_standby
 from twofold.source.readiness import MINIMUM_MINORS, NO_ENCODING, POOLER, unreached_settings
 from twofold.source.service import MAY_REPLICATE, Service, ask
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
 _NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]

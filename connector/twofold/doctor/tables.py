@@ -9,8 +9,7 @@ from twofold.doctor.finding import Finding, Severity, finder, start_over
 from twofold.source.connection import PlainConnection
 from twofold.source.flaws import find_flaws
 from twofold.source.read_rights import missing_rights
-from twofold_common.printable import sql_identifier
-from twofold_common.table_names import table_argument
+from twofold_common.table_names import sql_identifier, table_argument
 
 SHOWN_MAX = 20
 _finding = finder("postgresql")

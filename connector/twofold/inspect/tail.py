@@ -126,14 +126,17 @@ def _read_together(commits: Iterable[Commit]) -> Iterator[list[Commit]]:
     The rows of an open prepared transaction may lie far before those of its neighbours.
     """
     together: list[Commit] = []
+    rows = 0
     for commit in commits:
-        if together and (commit.kind == "prepared" or sum(each.rows for each in together) + commit.rows > SORTED_MAX):
+        is_alone = commit.kind == "prepared"
+        if together and (is_alone or rows + commit.rows > SORTED_MAX):
             yield together
-            together = []
+            together, rows = [], 0
         together.append(commit)
-        if commit.kind == "prepared":
+        rows += commit.rows
+        if is_alone:
             yield together
-            together = []
+            together, rows = [], 0
     if together:
         yield together
 

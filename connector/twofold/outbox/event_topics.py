@@ -19,7 +19,7 @@ from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable
 from twofold.source.messages import LogicalMessage, Relation
 from twofold_avro.shapes import TableShape
 from twofold_avro.wire import partition_of
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from twofold.conninfo import Conninfo, password_of
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.source.service import POSTGRESQL, Service, ask
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 SETTINGS = {
     "datestyle": "ISO",

@@ -19,8 +19,7 @@ from twofold.source.catalog import unique_keys
 from twofold.source.connection import PlainConnection
 from twofold.source.messages import Relation
 from twofold.source.published_tables import DescribedTable, describe_filters
-from twofold_common.printable import sql_identifier
-from twofold_common.table_names import table_argument
+from twofold_common.table_names import sql_identifier, table_argument
 
 # Not pg_partition_tree(): it locks the tables that it names. Before 18 no constraint is NOT NULL,
 # and none of these is NOT VALID.

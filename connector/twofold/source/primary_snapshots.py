@@ -18,7 +18,7 @@ from twofold.source.connection import PlainConnection
 from twofold.source.diagnosis import error_text
 from twofold.source.locks import Blocker
 from twofold.source.primary import connect_to_primary
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 STATEMENT = "SELECT pg_log_standby_snapshot();"
 

@@ -28,7 +28,7 @@ from twofold.source.locks import Blocker, blockers
 from twofold.source.primary import NoPrimary, connect_to_primary, is_standby
 from twofold.source.primary_snapshots import PrimarySnapshots
 from twofold_common.positions import Lsn
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 MARK = "made by twofold init"
 WATCH_INTERVAL_S = 0.5

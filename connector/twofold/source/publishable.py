@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.provisioning import PublicationContent, PublishedTable
 from twofold.source.readiness import ReadinessFinding
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 _TABLE = """
 SELECT c.relkind::text, c.relpersistence::text, pg_catalog.pg_has_role(c.relowner, 'USAGE'), pg_catalog.pg_get_userbyid(c.relowner)::text

@@ -11,7 +11,7 @@ import psycopg
 from twofold.errors import SetupError
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import error_text
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 _RIGHTS = """
 SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),

@@ -16,7 +16,7 @@ from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, sl
 from twofold.source.identity import SlotState, slot_state
 from twofold.source.service import MAY_REPLICATE, Service, ask
 from twofold.source.standby import SourceUse, Stops
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 MINIMUM_MINORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""

@@ -15,7 +15,7 @@ from twofold.errors import SetupError, TwofoldError
 from twofold.source.connection import PlainConnection
 from twofold.source.primary import connect_to_primary, is_standby
 from twofold.source.service import Service, ask
-from twofold_common.printable import sql_identifier
+from twofold_common.table_names import sql_identifier
 
 FIRST_VERSION = 16
 _SETTINGS = "SELECT current_setting('hot_standby_feedback'), current_setting('primary_slot_name')"

@@ -167,8 +167,8 @@ class MemberTopics:
         """
         frontier = self._frontier
         if frontier is not None:
-            is_read = {each: streams.get(each) == stream for each, stream in self._seen_streams.items()}
-            frontier = replace(frontier, seen={each: n for each, n in frontier.seen.items() if is_read[each]})
+            is_of = self._seen_streams
+            frontier = replace(frontier, seen={p: n for p, n in frontier.seen.items() if streams.get(p) == is_of[p]})
         branches = (CommittedBranch(each.sequence, name) for each in self._pending for name in each.global_ids)
         loads = tuple(each.sequence for each in self._pending if each.ends_a_load)
         return Member(self._cut, self._last[0], tuple(branches), frontier, loads)

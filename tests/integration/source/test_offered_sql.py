@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import psycopg
 
-from twofold_common.printable import printable, sql_identifier, sql_literal
+from twofold_common.printable import printable, sql_literal
+from twofold_common.table_names import sql_identifier
 
 HOSTILE = "a\n\r\x1b[2J\u202e\u2028\"'\\\\+x\U000e0001; --"
 

@@ -35,8 +35,8 @@ from twofold.watch.logs import set_up
 from twofold.watch.page_client import PageAnswer
 from twofold.watch.server import Health, StatusServer, StatusSources
 from twofold_avro.names import avro_name
-from twofold_common.printable import printable, shell_argument, sql_identifier, sql_literal
-from twofold_common.table_names import split_table_name, table_argument
+from twofold_common.printable import printable, shell_argument, sql_literal
+from twofold_common.table_names import split_table_name, sql_identifier, table_argument
 from twofold_spark.sources.topic_names import reload_command
 from twofold_spark.streaming import print_progress
 
