@@ -91,7 +91,7 @@ def twofold(ctx: click.Context, config_file: Path | None) -> None:
 
     Try it on this machine, with nothing installed: twofold demo
     """
-    from twofold.cli.interrupts import ended_at_once  # noqa: PLC0415
+    from twofold.cli.terminal import ended_at_once  # noqa: PLC0415
 
     ctx.obj = config_file
     leave_no_core()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from twofold.cli.output import say
+from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.errors import SetupError
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
-from twofold.cli.interrupts import RESTORE_SCREEN, ended_at_once
+from twofold.cli.terminal import RESTORE_SCREEN, ended_at_once
 from twofold.errors import TwofoldError
 from twofold_common.printable import printable
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from twofold.cli.output import say
+from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.errors import UsageError
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twofold.cli.output import say
+from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.errors import TwofoldError
 from twofold.gids import describe
@@ -46,7 +46,7 @@ MIRROR_QUIET_S = 60.0
 @click.option("--live", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
 @click.pass_obj
 def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
-    from twofold.cli.interrupts import ended_at_once  # noqa: PLC0415
+    from twofold.cli.terminal import ended_at_once  # noqa: PLC0415
     from twofold.inspect.status_report import read_source_status  # noqa: PLC0415
     from twofold.watch.mirror_view import MirrorView  # noqa: PLC0415  (loads the clients)
 

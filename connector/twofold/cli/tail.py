@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from twofold.cli.output import say
+from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.gids import describe
 

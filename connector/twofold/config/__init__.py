@@ -9,13 +9,13 @@ Times are seconds, sizes are bytes.
 from __future__ import annotations
 
 from twofold.config.kinds import is_loopback, require_secret_options
-from twofold.config.outbox_settings import OutboxRule
 from twofold.config.reading import Config, load
 from twofold.config.run_settings import (
     BackfillConfig,
     ColumnRule,
     GidRule,
     LogConfig,
+    OutboxRule,
     PreparedConfig,
     SpoolConfig,
     StatusConfig,

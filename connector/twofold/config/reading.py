@@ -17,11 +17,11 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from twofold.config.kinds import PATTERNS, Name
-from twofold.config.outbox_settings import OutboxRule
 from twofold.config.run_settings import (
     BackfillConfig,
     GroupConfig,
     LogConfig,
+    OutboxRule,
     PolicyConfig,
     PreparedConfig,
     SpoolConfig,

@@ -10,8 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from twofold.config import Config
-from twofold.doctor import outbox, policy
-from twofold.doctor.examine import examine
+from twofold.doctor import examine, outbox, policy
 from twofold.doctor.finding import Finding, Severity, finder
 from twofold.doctor.tables import published
 from twofold.errors import TwofoldError

@@ -8,7 +8,7 @@ from twofold.config import Config
 from twofold.doctor.finding import Finding, Severity, finder, start_over
 from twofold.source.connection import PlainConnection
 from twofold.source.flaws import find_flaws
-from twofold.source.read_rights import missing_rights
+from twofold.source.table_copier import missing_rights
 from twofold_common.table_names import sql_identifier, table_argument
 
 SHOWN_MAX = 20

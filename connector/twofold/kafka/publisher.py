@@ -28,7 +28,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from twofold import failpoints
 from twofold.errors import Fenced, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
@@ -40,11 +40,12 @@ from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.kafka.schema_registry import SchemaIds
-from twofold.kafka.sent_rows import SentRows
 from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Range
 
 _log = logging.getLogger(__name__)
 
+_PATIENCE_S: Final = 0.2
+"""After that sent rows are waited for: only a flush notices that the transaction has failed."""
 _CLOSE_S = 5.0
 """A silent broker is not waited for: the next instance, or the broker's own timeout, aborts open
 transactions."""
@@ -373,3 +374,40 @@ class TransactionRecords(NamedTuple):
             assert ids.frontier is not None, "a frontier of a connector that is in no source group"
             value = self.frontier.to_bytes(ids.frontier)
             yield names.frontiers, [{"key": names.progress_key, "value": value}]
+
+
+class SentRows:
+    """The producers of opened transactions whose rows are sent and perhaps not acknowledged.
+
+    Only what follows the rows in a partition waits for them, and the end of their own transaction.
+    Until then other Kafka transactions may end.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[TransactionalProducer, float] = {}
+
+    def add(self, producer: TransactionalProducer) -> None:
+        """Note that all rows of its transaction are handed over."""
+        self._since[producer] = time.monotonic()
+
+    def are_of(self, producer: TransactionalProducer) -> bool:
+        """Return whether its rows are on their way."""
+        return producer in self._since
+
+    def is_due(self, producer: TransactionalProducer) -> bool:
+        """Return whether `wait_for` would not wait, or must look why they do not come."""
+        return producer.is_acknowledged() or time.monotonic() - self._since[producer] > _PATIENCE_S
+
+    def beside(self, batch: RowBatch) -> list[TransactionalProducer]:
+        """Return the producers with rows on their way to one of the batch's partitions."""
+        places = [(topic, partition) for topic, partition, _ in batch.partitions()] if self._since else []
+        return [producer for producer in self._since if any(producer.wrote_to(*place) for place in places)]
+
+    def wait_for(self, producer: TransactionalProducer) -> None:
+        """Return when the in-sync replicas have acknowledged its rows."""
+        del self._since[producer]
+        producer.flush()
+        if not producer.all_acknowledged:
+            raise RunEnded(
+                f"Kafka: {producer.transactional_id}: not every row was reported as delivered after the flush"
+            )

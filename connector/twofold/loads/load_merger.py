@@ -20,8 +20,7 @@ from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut, CarryOut, WatchTopic
 from twofold.lives.topic_life import TopicLife
 from twofold.loads.chunk import Chunk, ChunkResult, ReloadTruncate
-from twofold.loads.envelope_reader import Envelopes
-from twofold.loads.watched_topic import WatchedTopic, key_of
+from twofold.loads.watched_topic import Envelopes, WatchedTopic, key_of
 from twofold.spool import Spool, SpooledRows
 from twofold.thread_owner import ThreadOwner
 from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress

@@ -1,4 +1,5 @@
-"""What the merger keeps of a table in backfill at the rate of rows: changed keys, and held rows.
+"""What the merger keeps of a table in backfill at the rate of rows: changed keys, and held rows;
+and the reader of the few fields that it needs of an encoded row.
 
 Mutable and fast, and the worker's alone. It is lost with every run; a barrier makes up for the
 memory, and the table's next snapshot has the held rows.
@@ -6,14 +7,21 @@ memory, and the table's next snapshot has the held rows.
 
 from __future__ import annotations
 
+import io
+import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import Any, Protocol
+
+import fastavro
 
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.lives.chunk_rule import ChangeMemory, Snapshot
 from twofold.loads.chunk import KEY_HEAD
-from twofold.loads.envelope_reader import Envelopes
 from twofold.spool import Spool, SpooledRows
+from twofold_avro import wire
+from twofold_avro.records import without_logical_types
 
 
 class WatchedTopic:
@@ -93,3 +101,35 @@ def key_of(record: Record) -> bytes:
     """Return the record's key without its schema's id."""
     key: bytes = record["key"]
     return key[KEY_HEAD:]
+
+
+class Envelopes(Protocol):
+    """Reads the fields of encoded rows that the merger needs, and nothing else."""
+
+    def read(self, value: bytes) -> tuple[int, str, bool]:
+        """Return the row's transaction, its op, and whether an unchanged value was left out."""
+        ...
+
+
+class EnvelopeReader:
+    """The reader of a run; it knows the schemas by their ids."""
+
+    def __init__(self, schema_of: Callable[[int], str]) -> None:
+        self._schemas = cache(lambda schema_id: _partial_schemas(json.loads(schema_of(schema_id))))
+
+    def read(self, value: bytes) -> tuple[int, str, bool]:
+        """Return the row's transaction, its op, and whether an unchanged value was left out."""
+        schema_id, body = wire.unframe(value)
+        envelope = fastavro.schemaless_reader(io.BytesIO(body), *self._schemas(schema_id))
+        assert isinstance(envelope, dict)
+        return envelope["source"]["txId"], envelope["op"], bool(envelope["unchanged"])
+
+
+def _partial_schemas(envelope: Any) -> tuple[Any, Any]:
+    """Return the writer's schema, and a reader's schema with only the needed fields."""
+    whole = without_logical_types(envelope)
+    fields = {field["name"]: field for field in whole["fields"]}
+    source = fields["source"]["type"]
+    partial_source = {**source, "fields": [field for field in source["fields"] if field["name"] == "txId"]}
+    needed = [{"name": "source", "type": partial_source}, fields["op"], fields["unchanged"]]
+    return fastavro.parse_schema(whole), fastavro.parse_schema({**whole, "fields": needed})

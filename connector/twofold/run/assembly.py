@@ -19,11 +19,11 @@ from twofold.kafka.progress import RecoveredState
 from twofold.kafka.publisher import Publisher
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.schema_registry import Registry
-from twofold.loads.envelope_reader import EnvelopeReader
 from twofold.loads.load_merger import LoadMerger
 from twofold.loads.load_pool import LoadPool
 from twofold.loads.loader import Load
 from twofold.loads.reader import Reader
+from twofold.loads.watched_topic import EnvelopeReader
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.loading import Loading
@@ -32,13 +32,12 @@ from twofold.run.timers import Timers
 from twofold.run.worker import Worker
 from twofold.source.identity import ServerIdentity, SourceFacts
 from twofold.source.session import ReplicationSession
-from twofold.source.table_descriptions import DescribedTables
+from twofold.source.table_descriptions import DescribedTables, JoinedTables
 from twofold.source.wal_end import WalEnd
 from twofold.spool import Spool
 from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger
 from twofold.stream.collector import Collector
 from twofold.stream.stream_order import StreamOrder
-from twofold.tables.joined_tables import JoinedTables
 from twofold.tables.tables import Tables
 from twofold_avro.records import Progress
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn

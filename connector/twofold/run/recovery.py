@@ -20,8 +20,10 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TypeVar
 
 from twofold import failpoints
 from twofold.config import Config
@@ -38,9 +40,8 @@ from twofold.kafka.topics import Topics
 from twofold.kafka.watch import Watch
 from twofold.run import last_refusal
 from twofold.run.assembly import Recovered, RecoveredTables, assemble
-from twofold.run.interruptible import InterruptibleStep
 from twofold.run.lookback import LookbackWindow, check_recent_commits
-from twofold.run.run import Run
+from twofold.run.run import Run, StopRequested
 from twofold.run.source_settings import make_tables, require_fit_standby
 from twofold.source import ddl_messages, readiness
 from twofold.source.catalog import Catalog
@@ -56,6 +57,9 @@ from twofold_avro.records import Pin, Progress
 from twofold_common.positions import Lsn
 
 _log = logging.getLogger(__name__)
+
+CHECK_INTERVAL_S = 0.2
+_T = TypeVar("_T")
 
 
 def recover(
@@ -231,3 +235,40 @@ def _make_ready(config: Config, published: RecoveredTables, restarts: Collection
     tables.restart_topics(restarts, relations)
     tables.check(relations)
     tables.announce(relations)
+
+
+class InterruptibleStep:
+    """Runs the steps of one recovery on another thread: `interruptible(step)` returns the step's
+    result.
+
+    PostgreSQL's keepalives are answered meanwhile, and a stop is noticed at once. A step that still
+    works at a stop is abandoned. It does no more harm than a connector that is killed a moment
+    later. It closes what it opens after that.
+
+    `opened` closes what steps opened; `tend` is called now and then.
+    """
+
+    def __init__(self, stop: threading.Event, opened: ExitStack) -> None:
+        self._stop = stop
+        self._opened = opened
+        self.tend: Callable[[], None] = lambda: None
+
+    def __call__(self, step: Callable[[], _T]) -> _T:
+        done: Future[_T] = Future()
+        left = threading.Event()
+
+        def work() -> None:
+            try:
+                done.set_result(step())
+            except BaseException as error:
+                done.set_exception(error)
+            if left.is_set():
+                self._opened.close()
+
+        threading.Thread(target=work, name="recovery", daemon=True).start()
+        while not wait((done,), CHECK_INTERVAL_S).done:
+            if self._stop.is_set():
+                left.set()
+                raise StopRequested
+            self.tend()
+        return done.result()

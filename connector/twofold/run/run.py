@@ -23,7 +23,6 @@ from twofold.group.frontier_asks import FrontierAsks
 from twofold.kafka.registrar import Registrar
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
-from twofold.run.interruptible import StopRequested
 from twofold.run.loading import Loading
 from twofold.run.observer import BackfillProgress, NullObserver, Observer
 from twofold.run.timers import Timers
@@ -54,6 +53,10 @@ OUTCOMES_BYTES = 1 << 20
 read adds at most `READ_ROWS_MAX` of them, and all fit into `COMMIT_RECORD_BYTES`."""
 STOP_WAIT_S = 10.0
 """How long a stopping run waits for the jobs that it has given out."""
+
+
+class StopRequested(Exception):
+    """A stop was requested during recovery, or while actions were being carried out."""
 
 
 class RefusedBehind(RunEnded):

@@ -31,11 +31,10 @@ from twofold.errors import (
 )
 from twofold.kafka.late_ends import EndPatience
 from twofold.run import last_refusal
-from twofold.run.interruptible import StopRequested
 from twofold.run.lookback import SINCE_LAST_COMMIT, LookbackWindow, since_oldest_open
 from twofold.run.observer import NullObserver, Observer
 from twofold.run.recovery import recover
-from twofold.run.run import RefusedBehind
+from twofold.run.run import RefusedBehind, StopRequested
 from twofold.source.diagnosis import SlotBusy
 from twofold.source.provisioning import end_holder
 from twofold.stream.streamed import StreamUnclear

@@ -18,18 +18,17 @@ from psycopg import sql
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGconn
 
-from twofold.errors import Refused, RunEnded
+from twofold.errors import Refused, RunEnded, SetupError
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import NOT_UTF8, error_text, not_utf8
 from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
 from twofold.source.primary import NoPrimary, connect_to_primary
 from twofold.source.published_tables import DescribedTable, KeyOrder, describe
-from twofold.source.read_rights import unreadable
 from twofold.source.wal_end import reached
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
 from twofold_common.positions import Lsn, parse_lsn
-from twofold_common.table_names import table_argument
+from twofold_common.table_names import sql_identifier, table_argument
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
@@ -42,6 +41,12 @@ than a millisecond."""
 
 _IS_PARTITIONED = """
 SELECT c.relkind = 'p' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
+"""
+_RIGHTS = """
+SELECT pg_catalog.has_schema_privilege(n.oid, 'USAGE'), pg_catalog.has_table_privilege(c.oid, 'SELECT'),
+       pg_catalog.row_security_active(c.oid)
+  FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s
 """
 # The snapshot precedes the other columns: the WAL's end lies behind every commit that it sees.
@@ -358,3 +363,27 @@ def _value(order: KeyOrder, texts: Mapping[str, str]) -> sql.Composable:
     A stored value may be older than a domain's constraint.
     """
     return sql.Literal(texts[order.column]) + sql.SQL(f"::{order.type}")
+
+
+def missing_rights(connection: PlainConnection, schema: str, table: str) -> tuple[str, ...]:
+    """Return the statements that let the session's role read the table; empty if it may."""
+    row = connection.execute(_RIGHTS, (schema, table)).fetchone()
+    if row is None:
+        return ()
+    role = sql_identifier(connection.info.user)
+    uses_schema, selects, is_filtered = row
+    return (
+        *(() if uses_schema else (f"GRANT USAGE ON SCHEMA {sql_identifier(schema)} TO {role};",)),
+        *(() if selects else (f"GRANT SELECT ON {sql_identifier(schema, table)} TO {role};",)),
+        # With row_security off a policy is an error, whatever it permits.
+        *((f"ALTER ROLE {role} BYPASSRLS;",) if is_filtered else ()),
+    )
+
+
+def unreadable(conninfo: str, schema: str, table: str, error: psycopg.Error) -> SetupError:
+    """Explain why the table cannot be read."""
+    with connect(conninfo) as connection:
+        statements = missing_rights(connection, schema, table)
+        role = connection.info.user
+    remedy = " ".join(statements) or f"grant role {role} what PostgreSQL says"
+    return SetupError(f"the backfill cannot read table {schema}.{table}: {error_text(error)}; remedy: {remedy}")

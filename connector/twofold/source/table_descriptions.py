@@ -6,20 +6,27 @@ may hold it.
 
 from __future__ import annotations
 
+import logging
+import queue
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import psycopg
 
 from twofold.descriptions.description import Description
-from twofold.errors import Unreachable
+from twofold.errors import TwofoldError, Unreachable
 from twofold.source.connection import PlainConnection, address, connect
 from twofold.source.diagnosis import error_text
-from twofold.source.flaws import TableFlaw, find_flaws
+from twofold.source.flaws import TableFlaw, find_flaws, refusal_of
 from twofold.source.messages import Relation
 from twofold.source.published_tables import published_in
 from twofold.source.wal_end import insert_end
 from twofold_common.positions import NO_LSN, Lsn
+
+_log = logging.getLogger(__name__)
+
+_CLOSE_WAIT_S = 1.0
 
 # {tables} is an array of oids. Not pg_partition_tree() and not pg_relation_size(): they lock the
 # tables. Not md5(): a server in FIPS mode has none. A row filter's tree has the numbers of columns
@@ -182,3 +189,55 @@ def describe_tables(
     """Return each table's number of rows, about, and its description as the publication has it."""
     found = connection.execute(DESCRIBE.format(tables="%s"), (list(tables),)).fetchall()
     return {oid: (rows, Description.from_json(described, publication)) for oid, rows, described in found}
+
+
+class JoinedTables:
+    """The tables that join the publication during one run: a thread of its own looks for them, and
+    describes all tables.
+
+    So a table without changes gets its topic and its rows too, and what PostgreSQL does not send is
+    noticed by its description: the stream names a table only at its first row, and a rewrite never.
+    A result is only a hint. The thread that runs the turn decides, and the next look finds what was
+    missed.
+    """
+
+    def __init__(
+        self, conninfo: str, publication: str, every_s: float, *, found: DescribedTables | None = None
+    ) -> None:
+        """An interval of 0 s means never; `found`: what was found just now."""
+        self._conninfo = conninfo
+        self._publication = publication
+        self._every_s = every_s
+        self._found: queue.SimpleQueue[DescribedTables] = queue.SimpleQueue()
+        if found is not None:
+            self._found.put(found)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._find, name="newcomers", daemon=True)
+        if every_s:
+            self._thread.start()
+
+    def take_result(self) -> DescribedTables | None:
+        """Return the result since the last call, if there is one. Never blocks.
+
+        Refused: a table cannot be followed.
+        """
+        found = None
+        while not self._found.empty():
+            found = self._found.get()
+        if found is not None and found.flaws:
+            raise refusal_of(found.flaws)
+        return found
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._every_s:
+            self._thread.join(_CLOSE_WAIT_S)
+
+    def _find(self) -> None:
+        while not self._closing.wait(self._every_s):
+            try:
+                self._found.put(describe_published(self._conninfo, self._publication))
+            except TwofoldError as error:
+                # The stream meets the server's errors too, and decides; here they only mean another
+                # look.
+                _log.debug("tables that have joined the publication: %s", error)

@@ -7,7 +7,7 @@ from contextlib import closing
 import psycopg
 
 from fixtures.connector import wait_until
-from twofold.tables.joined_tables import JoinedTables
+from twofold.source.table_descriptions import JoinedTables
 
 CANCEL = """SELECT pg_cancel_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%pg_publication%'"""

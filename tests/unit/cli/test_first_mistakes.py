@@ -23,7 +23,7 @@ from twofold_common import artifacts
 
 WAITS_IN_C = """
 from confluent_kafka.admin import AdminClient
-from twofold.cli.interrupts import ended_at_once
+from twofold.cli.terminal import ended_at_once
 import sys
 while True:
     try:

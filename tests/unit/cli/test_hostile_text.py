@@ -20,7 +20,7 @@ import pytest
 
 from twofold import cli
 from twofold.cli import audit, backfill, doctor, init, prepared, status, tail
-from twofold.cli.output import say
+from twofold.cli.terminal import say
 from twofold.doctor import Finding
 from twofold.doctor.dry_run import InitPlan
 from twofold.errors import Refused, SetupError, Unreachable

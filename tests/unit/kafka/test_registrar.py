@@ -16,7 +16,7 @@ from fixtures.connector import wait_until
 from twofold.errors import Refused, Unreachable
 from twofold.kafka import registrar as module
 from twofold.kafka.registrar import Registrar
-from twofold.run.interruptible import StopRequested
+from twofold.run.run import StopRequested
 from twofold.thread_owner import ThreadOwner
 from twofold_avro.records import Pin
 

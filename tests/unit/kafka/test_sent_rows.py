@@ -9,11 +9,11 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from twofold.errors import Fenced, RunEnded
-from twofold.kafka import sent_rows
+from twofold.kafka import publisher
 from twofold.kafka.deliveries import Deliveries, PartitionWrites
 from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.publisher import SentRows
 from twofold.kafka.row_batch import RowBatch
-from twofold.kafka.sent_rows import SentRows
 
 
 def producer(partition: int, *, acknowledged: bool = False) -> Any:
@@ -50,7 +50,7 @@ def test_after_a_while_they_are_waited_for_since_only_a_flush_notices_that_they_
     sent, late = SentRows(), producer(0)
     sent.add(late)
     assert not sent.is_due(late)
-    monkeypatch.setattr(sent_rows, "_PATIENCE_S", -1)
+    monkeypatch.setattr(publisher, "_PATIENCE_S", -1)
     assert sent.is_due(late)
     with pytest.raises(RunEnded, match="not every row"):
         sent.wait_for(late)

@@ -12,7 +12,7 @@ import pytest
 from twofold.errors import Refused
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.schema_registry import SubjectSchema
-from twofold.outbox.event_schemas import EventSchemas
+from twofold.outbox.event_topics import EventSchemas
 from twofold.outbox.outbox import OutboxEvent
 
 TOPIC = "shop.outbox.event.order"

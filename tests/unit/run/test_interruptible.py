@@ -10,7 +10,8 @@ from contextlib import ExitStack
 import pytest
 
 from twofold.errors import Refused
-from twofold.run.interruptible import InterruptibleStep, StopRequested
+from twofold.run.recovery import InterruptibleStep
+from twofold.run.run import StopRequested
 
 
 def test_gives_what_the_step_gives_and_tends_meanwhile() -> None:

@@ -13,9 +13,8 @@ from twofold.bridge import Event, events, initial
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.run import run as module
-from twofold.run.interruptible import StopRequested
 from twofold.run.observer import NullObserver
-from twofold.run.run import OUTCOMES_BYTES, Run
+from twofold.run.run import OUTCOMES_BYTES, Run, StopRequested
 from twofold.run.timers import Timers
 from twofold.stream.source_transaction import CollectedEvent
 from twofold_avro.errors import MalformedRow

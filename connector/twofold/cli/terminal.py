@@ -1,5 +1,6 @@
-"""Ctrl-C while the main thread waits inside a C library: Python's own handler runs only after the
-call returns.
+"""What commands share on a terminal: printable lines, and an end at Ctrl-C.
+
+Python's own handler of Ctrl-C runs only after a call into a C library returns.
 """
 
 from __future__ import annotations
@@ -11,13 +12,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import click
+
+from twofold_common.printable import printable
+
 GRACE_S = 1.0
 """So long Python's own handler has."""
 EXIT_STOPPED = 130
-
-
 RESTORE_SCREEN = "\x1b[?1049l\x1b[?25h"
 """Leaves a terminal's alternate screen, and shows the cursor."""
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Print lines. A line break within one is not ours, and is shown as what it is."""
+    for line in lines:
+        click.echo(printable(line), err=err)
 
 
 @contextmanager
