@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant("outbox events have no partition of their key", "connector/twofold/outbox/event_topics.py", "0 if event.key is None else partition_of(event.key, partitions)", "batch.bytes % partitions"),
     Mutant("outbox messages do not wait for their transaction", "connector/twofold/stream/collector.py", "if message.transactional:", 'if message.transactional and not message.prefix.startswith("outbox:"):'),
     Mutant("outbox events of streamed savepoints stay", "connector/twofold/stream/streamed.py", "                if subxid not in self._gone:", "                if True:"),
-    Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/mirror/last_records.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', faults=SPARK),
+    Mutant("the mirror takes a key's first row", "spark_jobs/twofold_spark/mirror/keyed_folding.py", 'f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', 'f.min(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last")', faults=SPARK),
     Mutant("an end that may come twice is believed", "connector/twofold/kafka/late_ends.py", "if not retried and took_s <= bound_s:", "if True:", faults=LATE),
     Mutant("no frontier needs to speak of a branch", "common/twofold_common/global_cut.py", "return self.sequence if member == own else self.seen.get(member, 0)", "return 1 << 60", faults=GROUP),
     Mutant("a global transaction in doubt is shown", "common/twofold_common/global_cut.py", "self._hidden += each.frontier.in_doubt", "pass", faults=GROUP),

@@ -20,10 +20,9 @@ import json
 import re
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark.changelog.changelog_rows import UNREADABLE, count_changes, select_changelog_rows
 from twofold_spark.changelog.table_position import (
     OFFSETS,
     TablePosition,
@@ -35,12 +34,23 @@ from twofold_spark.changelog.table_position import (
 from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, TableRefused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, find_broken_head
-from twofold_spark.sources import kafka_reader
+from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.sources.table_topics import Offsets, TopicState
 from twofold_spark.sources.topic_names import parse_topic_name
+
+UNREADABLE = "twofold: unreadable"
+"""An error of Spark with this text names the place of a record that cannot be decoded."""
+
+_OF_GID = ("global_id", "branch")
+_CHANGE: decoding.EnvelopeParts = {
+    **decoding.CHANGE,
+    "special": frozenset(),
+    "source": frozenset({"lsn", "gid", "ts_us", *_OF_GID}),
+    "transaction": frozenset({"id", "total_order"}),
+}
 
 _LOST = ("failOnDataLoss", "UnknownTopicOrPartition")
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
@@ -245,4 +255,45 @@ def _refuse_topic(target: _ChangelogTable, what: str, at_stake: str) -> TableRef
         at_stake=at_stake,
         repair=f"keep the table under another name (ALTER TABLE {target.table} RENAME TO ...) and start again: a new "
         "table begins where Kafka does",
+    )
+
+
+def count_changes(records: DataFrame) -> tuple[frozenset[int], int]:
+    """Return the schema ids of the records, and how many of them are no tombstones."""
+    identifier = f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long")
+    row = records.agg(f.collect_set(identifier), f.count("value")).first()
+    assert row is not None, "an aggregate of no rows is a row"
+    return frozenset(row[0]), row[1]
+
+
+def select_changelog_rows(records: DataFrame, subject: Subject, *, skip_unreadable: bool) -> DataFrame:
+    """Decode the records into the changelog's rows.
+
+    An unreadable record fails the read, or is skipped.
+    """
+    place = f.concat_ws("@", f.col("partition").cast("string"), f.col("offset").cast("string"))
+    fail = f.raise_error(f.concat(f.lit(f"{UNREADABLE} "), place)).cast("string")
+    op: Column = f.coalesce(f.col("e.op"), fail)
+    decoded = (
+        records.where(f.col("value").isNotNull())
+        .withColumn("e", decoding.decode_envelope(f.col("value"), subject, _CHANGE))
+        .where(f.lit(not skip_unreadable) | f.col("e.op").isNotNull())
+    )
+    # A connector that is older than this job does not write them.
+    present = decoded.select("e.source.*").columns
+    of_gid = (f.col(f"e.source.{name}") if name in present else f.lit(None).cast("string") for name in _OF_GID)
+    return decoded.select(
+        op.alias("op"),
+        f.col("e.before"),
+        f.col("e.after"),
+        f.col("e.source.lsn").alias("lsn"),
+        f.col("e.transaction.id").alias("transaction_id"),
+        f.col("e.transaction.total_order").alias("total_order"),
+        f.col("e.source.gid").alias("gid"),
+        f.col("e.source.ts_us").alias("source_us"),
+        f.col("e.unchanged"),
+        f.col("e.special"),
+        f.col("partition"),
+        f.col("offset"),
+        *(column.alias(name) for name, column in zip(_OF_GID, of_gid, strict=True)),
     )

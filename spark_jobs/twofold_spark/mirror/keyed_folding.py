@@ -1,7 +1,7 @@
 """Folds the batch of a table with a key: the last state of every key.
 
 For one key the order of offsets is the order of commits (the connector's promise 3), and a key lies
-in one partition. So the last offset wins (`last_records`). MERGE never gets two rows of one key: on
+in one partition. So the last offset wins (`LastRecords`). MERGE never gets two rows of one key: on
 an update it would refuse them, and it would silently insert both if they are new.
 
 PostgreSQL's equality says what one key is, and message keys are told apart by their bytes. They
@@ -16,17 +16,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import cast
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
 from pyspark.sql.types import StringType, StructField, StructType
 
 from twofold_spark.mirror import toast_values
 from twofold_spark.mirror.folded_rows import FoldedRows, cache_until_closed, no_unchanged, table_columns
-from twofold_spark.mirror.last_records import LastRecords
 from twofold_spark.row_columns import KEY, KEY_TEXT, OP
 from twofold_spark.sinks.merge_sql import is_float
 from twofold_spark.sources import decoding
-from twofold_spark.sources.change_rows import decode_changes, drop_truncated
+from twofold_spark.sources.decoding import decode_changes, drop_truncated, row_image
 from twofold_spark.sources.registry import Subject
 
 
@@ -87,3 +86,64 @@ def _join_equal_keys(rows: DataFrame, key: tuple[str, ...], columns: StructType)
         return rows
     present = f.max_by(f.struct(*rows.columns), f.col(OP) != "d")
     return rows.groupBy(*key).agg(present.alias("_row")).select("_row.*")
+
+
+class LastRecords:
+    """The expressions that select the last record of each key, for one subject; several threads may
+    use them.
+
+    PySpark asks the JVM hundreds of times while it builds them, which for a small batch takes
+    longer than its rows do. So they are built once for a subject, and every batch uses them.
+
+    A record that a later one of its key replaces within the batch is not needed, so it is not
+    decoded: the schema id alone tells whether it is readable. With `decode_all` it is decoded, to
+    find those that cannot be, and the last record that can be is selected.
+    """
+
+    def __init__(self, subject: Subject, *, decode_all: bool) -> None:
+        self.subject = subject
+        partition, key, value, last = (f.col(name) for name in ("partition", "key", "value", "last"))
+        op = decoding.decode_envelope(value, subject, decoding.OP)["op"] if decode_all else f.lit("?")
+        readable = value.isNotNull() & (op.isNotNull() if decode_all else ~decoding.has_unknown_schema(value, subject))
+        self._seen = (partition, f.col("offset"), key, value, readable.alias("readable"))
+        # Spark sorts for this. With the hash first it compares two longs, not two keys.
+        self._place = (f.xxhash64("key"), partition, key)
+        self._of_key = (
+            f.max(f.when(f.col("readable"), f.struct("offset", "value"))).alias("last"),
+            f.count("*").alias("n"),
+            f.count("value").alias("changes"),
+            f.sum(f.length("value")).alias("bytes"),
+            f.sum((value.isNotNull() & ~f.col("readable")).cast("long")).alias("unreadable"),
+        )
+        self._envelope = decoding.decode_envelope(f.col("last.value"), subject, decoding.CHANGE)
+        op = f.col("e.op")
+        # The schema is known, but the bytes do not match it.
+        malformed = last.isNotNull() & op.isNull()
+        self._selected = (
+            partition,
+            key,
+            f.col("last.offset").alias("offset"),
+            *(f.col(name) for name in ("n", "changes", "bytes")),
+            (f.col("unreadable") + malformed.cast("long")).alias("unreadable"),
+            op.alias("op"),
+            row_image("e.").alias("image"),
+            (f.size("e.unchanged") > 0).alias("partial"),
+            # A truncate has no key. A partition's last record without a key is a row without one,
+            # or a truncate that came after such rows.
+            f.when(op == "t", f.col("last.offset")).alias("truncate"),
+            (key.isNull() & (op != "t")).alias("keyless"),
+        )
+        self._of_partition = (
+            *(f.sum(n).alias(n) for n in ("n", "changes", "unreadable", "bytes")),
+            *(f.max(n).alias(n) for n in ("partial", "truncate", "keyless")),
+            f.count("*").alias("keys"),
+        )
+
+    def select(self, raw: DataFrame) -> DataFrame:
+        """Select the last record of every key, with counts of all its records."""
+        last = raw.select(*self._seen).groupBy(*self._place).agg(*self._of_key)
+        return last.withColumn("e", self._envelope).select(*self._selected)
+
+    def count_partitions(self, selected: DataFrame) -> list[Row]:
+        """Add up the counts of each partition, in the one pass that computes these records."""
+        return selected.groupBy("partition").agg(*self._of_partition).collect()

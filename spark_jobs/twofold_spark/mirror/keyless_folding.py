@@ -13,7 +13,7 @@ from twofold_spark.mirror.folded_rows import FoldedRows, cache_until_closed, no_
 from twofold_spark.row_columns import COPIES, OP
 from twofold_spark.sinks.merge_sql import SPARK, find_floats
 from twofold_spark.sources import decoding
-from twofold_spark.sources.change_rows import decode_changes, drop_truncated, full_new_row
+from twofold_spark.sources.decoding import decode_changes, drop_truncated, full_new_row
 from twofold_spark.sources.registry import Subject
 
 

@@ -19,17 +19,16 @@ from pyspark.sql.types import StructType
 from twofold_avro.comments import read_comments
 from twofold_spark.errors import SPARK_ERRORS, TableRefused, describe_causes
 from twofold_spark.mirror.folded_rows import FoldedRows
-from twofold_spark.mirror.keyed_folding import fold_keyed
+from twofold_spark.mirror.keyed_folding import LastRecords, fold_keyed
 from twofold_spark.mirror.keyless_folding import fold_keyless
-from twofold_spark.mirror.last_records import LastRecords
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
 from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_reader import StableOffsets
 from twofold_spark.sources.registry import Registry, Subject
-from twofold_spark.sources.stable_offsets import StableOffsets
 from twofold_spark.sources.topic_names import parse_topic_name, reload_command
 
 

@@ -23,7 +23,7 @@ from pyspark.sql import functions as f
 from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.folded_rows import cache_until_closed
 from twofold_spark.row_columns import KEY, OP, UNCHANGED
-from twofold_spark.sources.change_rows import row_image
+from twofold_spark.sources.decoding import row_image
 
 _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 

@@ -21,7 +21,7 @@ from twofold_spark.errors import SetupError
 from twofold_spark.formatting import format_time
 from twofold_spark.row_columns import KEY_TEXT
 from twofold_spark.sources import decoding, kafka_reader
-from twofold_spark.sources.change_rows import full_new_row
+from twofold_spark.sources.decoding import full_new_row
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.verify import row_digest

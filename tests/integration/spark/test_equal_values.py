@@ -22,9 +22,8 @@ from helpers.connector import ledger as connector_ledger
 from helpers.spark.writer import Row, table
 from twofold_avro import schemas, wire
 from twofold_avro.shapes import TableShape, TypeShape
-from twofold_spark.mirror.keyed_folding import fold_keyed
+from twofold_spark.mirror.keyed_folding import LastRecords, fold_keyed
 from twofold_spark.mirror.keyless_folding import fold_keyless
-from twofold_spark.mirror.last_records import LastRecords
 from twofold_spark.row_columns import COPIES, OP, UNCHANGED
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.decoding import merge_key_columns

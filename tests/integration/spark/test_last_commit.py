@@ -22,9 +22,8 @@ from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.comparison import TableComparison
 from twofold_spark.verify.last_change import LastChangeFinder
-from twofold_spark.verify.verification import Verification
+from twofold_spark.verify.verification import TableComparison, Verification
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} UTC"
 

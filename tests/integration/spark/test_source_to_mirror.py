@@ -29,9 +29,8 @@ from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.comparison import TableComparison
 from twofold_spark.verify.last_change import LastChangeFinder
-from twofold_spark.verify.verification import Verification
+from twofold_spark.verify.verification import TableComparison, Verification
 
 pytestmark = pytest.mark.timeout(900)
 NAMES = ("public.account", "public.item", "public.line")

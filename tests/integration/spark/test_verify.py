@@ -22,8 +22,7 @@ from helpers.spark.writer import table
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.comparison import TableComparison
-from twofold_spark.verify.verification import Verification
+from twofold_spark.verify.verification import TableComparison, Verification
 
 COLUMNS = {
     "id": "int8", "small": "int2", "flag": "bool", "single": "float4", "double": "float8", "body": "text",
