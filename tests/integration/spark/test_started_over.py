@@ -11,9 +11,11 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql import SparkSession
 
-from fixtures.connector import Installation, Maker
+from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake, new_lake
 from helpers.connector.ledger import SCHEMA
+from twofold.config import load
+from twofold.inspect.status_report import read_status
 from twofold_spark.errors import Refused
 
 _COLUMNS = ("id", "version", "note")
@@ -49,6 +51,8 @@ def _begin_stream(here: Installation, lake: Lake, note: str, *transactions: tupl
     with here.carrying():
         for ids in transactions:
             here.sql(f"INSERT INTO account SELECT id, 0, '{note}' FROM unnest(ARRAY{list(ids)}) id")
+        here.caught_up()
+        wait_until(lambda: not read_status(load(here.file)).backfilling, 120, "the rows that were there are loaded")
         here.caught_up()
         lake.mirror()
     with psycopg.connect(here.conninfo) as connection:
