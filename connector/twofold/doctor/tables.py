@@ -44,15 +44,27 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
         used = connection.execute(
             "SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", (config.slot,)
         ).fetchone()
-        yield _finding(
-            "publication",
-            Severity.NOTE if used is None else Severity.MUST,
-            f"publication {config.publication} does not exist",
-            "nothing is published before it exists"
-            if used is None
-            else "changes made while there is none are not sent, even if it is made again: it was dropped under a slot in use",
-            *(("twofold init",) if used is None else start_over(config.prefix)),
-        )
+        what = f"publication {config.publication} does not exist"
+        if used is not None:
+            yield _finding(
+                "publication",
+                Severity.MUST,
+                what,
+                "changes made while there is none are not sent, even if it is made again: it was dropped under a slot in use",
+                *start_over(config.prefix),
+            )
+        elif config.source.tables:
+            yield _finding("publication", Severity.NOTE, what, "nothing is published before it exists", "twofold init")
+        else:
+            yield _finding(
+                "publication",
+                Severity.MUST,
+                what,
+                "twofold init refuses: source.tables is empty, so it cannot make the publication",
+                f"CREATE PUBLICATION {name} FOR TABLE <schema.table>;",
+                "-- or list the tables in source.tables, or correct source.publication",
+                "twofold init",
+            )
         return
     kinds = [kind for kind, there in zip(("insert", "update", "delete", "truncate"), row, strict=True) if not there]
     if kinds:

@@ -512,15 +512,26 @@ def test_failover_where_there_are_no_failover_slots_or_no_standby_is_named(groun
 
 
 def test_before_init_it_names_init(connector: Maker) -> None:
-    bank = connector(init=False)
+    bank = connector(init=False, source={"tables": ["public.account"]})
     bank.sql("CREATE TABLE account (id int PRIMARY KEY)")
     ground = Ground(bank, "")
     found = {finding.check: finding.remedy for finding in ground.look()}
     assert {name: found.get(name) for name in ("slot", "publication", "topics")} == dict.fromkeys(
         ("slot", "publication", "topics"), ("twofold init",)
     )
-    bank.configure({"source": {"tables": ["public.account"]}})
     ground.apply("twofold init")
+    assert not {finding.check for finding in ground.look()} & {"slot", "publication", "topics"}
+
+
+def test_a_publication_that_init_cannot_make_is_created_first(connector: Maker) -> None:
+    bank = connector(init=False, source={"tables": []})
+    bank.sql("CREATE TABLE account (id int PRIMARY KEY)")
+    ground = Ground(bank, "")
+    assert bank.twofold("init").returncode == 3
+    (found,) = (finding for finding in ground.look() if finding.check == "publication")
+    assert found.severity is MUST
+    for statement in found.remedy:
+        ground.apply(statement.replace("<schema.table>", "public.account"))
     assert not {finding.check for finding in ground.look()} & {"slot", "publication", "topics"}
 
 
