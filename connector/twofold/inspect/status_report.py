@@ -25,6 +25,7 @@ from twofold.source.load_estimates import estimate_loads
 from twofold.source.primary import NoPrimary
 from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
+from twofold_avro.records import Pin
 from twofold_common.positions import Lsn
 from twofold_common.table_names import split_table_name, table_argument
 
@@ -132,7 +133,7 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
     """Add Kafka's side to a status."""
     progress = recovered.progress
     applied = Lsn(progress.applied_lsn) if progress else None
-    backfilling = tuple(topic for topic, pin in recovered.pins.items() if pin.backfill != "ready")
+    backfilling = tuple(_not_ready(recovered))
     return replace(
         source,
         initialised=source.initialised is None and bool(applied),
@@ -144,6 +145,16 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
         backfilling=backfilling,
         stale=stale_tables(recovered),
     )
+
+
+def _not_ready(recovered: RecoveredState) -> dict[str, Pin]:
+    """Return the pins of the tables that are loaded or will be, by topic.
+
+    A load that a person has asked for counts before it begins: whoever asks and then waits until
+    nothing is loading waits for that load.
+    """
+    asked = recovered.to_reload
+    return {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready" or topic in asked}
 
 
 def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
@@ -176,6 +187,7 @@ class BackfillStatus:
     table: str
     topic: str
     state: str
+    """The pin's word, or requested: a person has asked for the load, and it has not begun."""
     rows: int
     size: int
     estimate: int
@@ -192,7 +204,7 @@ class BackfillStatus:
 
 def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus, ...]:
     """Return all tables that are not ready, by Kafka's records of the connector."""
-    pins = {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready"}
+    pins = _not_ready(recovered)
     if not pins:
         return ()
     tables = [(pin.schema, pin.table) for pin in pins.values()]
@@ -202,20 +214,21 @@ def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus
         known = dict.fromkeys(tables, (0, ()))
     found = []
     for topic, pin in pins.items():
-        place = LoadProgress.from_bytes(pin.bound)
+        is_requested = topic in recovered.to_reload
+        place = LoadProgress() if is_requested else LoadProgress.from_bytes(pin.bound)
         estimate, holders = known[pin.schema, pin.table]
-        waiting = pin.backfill != "paused" and not place.rows
+        waiting = (is_requested or pin.backfill != "paused") and not place.rows
         found.append(
             BackfillStatus(
                 table=f"{pin.schema}.{pin.table}",
                 topic=topic,
-                state=pin.backfill,
+                state="requested" if is_requested else pin.backfill,
                 rows=place.rows,
                 size=place.size,
                 estimate=estimate,
                 per_second=round(place.per_second, 1),
                 left_s=place.left_s(estimate),
-                words=place.describe(estimate),
+                words="a running connector begins it" if is_requested else place.describe(estimate),
                 waits_for=tuple(map(str, holders)) if waiting else (),
             )
         )

@@ -50,7 +50,7 @@ def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, lat
     run.signal(signal.SIGCONT)
     assert run.ended(START_S) == -9
     here.forget_runs()
-    assert states(here) == {"public.t": "paused"}
+    assert states(here) == {"public.t": "requested" if later == "start" else "paused"}
     here.configure({"backfill": {"rows_per_second": 0}})
     with here.carrying():
         ready(here)
@@ -144,7 +144,10 @@ def test_what_people_ask_while_no_connector_runs_is_executed_once(connector: Mak
         ready(here)
     for what in ("start", "pause"):
         command(here, what, "public.t")
-    for failpoint, state in ("before_commit_record=kill", {}), ("after_commit=kill", {"public.t": "paused"}):
+    for failpoint, state in (
+        ("before_commit_record=kill", {"public.t": "requested"}),
+        ("after_commit=kill", {"public.t": "paused"}),
+    ):
         assert asked(here) == ["start", "pause"]
         assert here.start(failpoint, ready=False).ended(START_S) == -9
         assert states(here) == state

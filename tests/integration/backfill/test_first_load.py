@@ -4,6 +4,7 @@ while the stream goes on.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -69,6 +70,21 @@ def test_rows_of_before_are_loaded_once_in_chunks(before_init: Installation) -> 
     assert [c["backfilling"] for c in chunks] == [[here.table("account")], [here.table("account")], []]
     assert [c["sequence"] for c in commits] == list(range(1, len(commits) + 1))
     assert folded(rows)[("id", 7),]["version"] == 2
+
+
+def test_a_load_that_is_asked_for_counts_before_it_begins(connector: Maker) -> None:
+    here = connector()
+    for command, state in (("start", "requested"), ("pause", "requested"), ("cancel", "ready")):
+        here.twofold("backfill", command, "public.account", ok=True)
+        loading = (here.table("account"),) if state == "requested" else ()
+        assert read_status(load(here.file)).backfilling == loading, command
+        found = json.loads(here.twofold("backfill", "status", "--json", ok=True).stdout)
+        assert [each["state"] for each in found] == ["requested"] * len(loading), command
+    here.twofold("backfill", "start", "public.account", ok=True)
+    with here.carrying():
+        ready(here)
+    assert [commit["kind"] for commit in here.records("commits")][:1] == ["reload"]
+    assert here.twofold("backfill", "status", ok=True).stdout.strip() == "all tables are ready"
 
 
 def test_empty_tables_are_ready_at_once(connector: Maker) -> None:
