@@ -14,6 +14,7 @@ import logging
 import sys
 import threading
 import traceback
+from collections.abc import Collection
 from types import TracebackType
 from typing import Any
 
@@ -69,15 +70,21 @@ def printable_json(line: str) -> str:
     return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
 
 
-def printable_values(value: Any) -> Any:
-    """Return lists and dictionaries with all their texts printable, names included."""
+def printable_values(value: Any, messages: Collection[str] = (), *, lines: bool = False) -> Any:
+    """Return lists and dictionaries with all their texts printable, names included.
+
+    `messages`: the names of texts in which line breaks of our own stay.
+    """
     match value:
         case str():
-            return printable(value)
+            return printable(value, lines=lines)
         case dict():
-            return {printable_values(name): printable_values(each) for name, each in value.items()}
+            return {
+                printable(name): printable_values(each, messages, lines=name in messages)
+                for name, each in value.items()
+            }
         case list() | tuple():
-            return [printable_values(each) for each in value]
+            return [printable_values(each, messages, lines=lines) for each in value]
         case _:
             return value
 

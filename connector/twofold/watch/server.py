@@ -32,6 +32,8 @@ from twofold_common.secret_sources import SecretSource
 
 _log = logging.getLogger(__name__)
 
+_MESSAGES = frozenset({"why", "text", "error"})
+"""The names of the status's messages: a refusal has three lines."""
 _WORDS: dict[Phase, str] = {
     "starting": "starting",
     "recovering": "recovering",
@@ -153,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(
                     HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE,
                     "text/plain; charset=utf-8",
-                    f"{printable(why)}\n".encode(),
+                    f"{printable(why, lines=True)}\n".encode(),
                 )
             case "/metrics" | "/api/status" if not self._may():
                 self._send(
@@ -167,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(
                     HTTPStatus.OK,
                     "application/json",
-                    json.dumps(printable_values(owner.sources.status(_after(url.query)))).encode(),
+                    json.dumps(printable_values(owner.sources.status(_after(url.query)), _MESSAGES)).encode(),
                 )
                 owner.note_poll()
             case _:

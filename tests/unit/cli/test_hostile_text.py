@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import types
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -197,6 +198,21 @@ def test_the_page() -> None:
                 body = answer.read().decode()
             said = json.loads(body) if path == "api/status" else body
             assert_harmless(str([*said, *said[next(iter(said))]]) if isinstance(said, dict) else said)
+
+
+def test_a_message_on_the_page_keeps_its_lines() -> None:
+    refusal = Refused(HOSTILE, at_stake="rows", repair="twofold reset")
+    status = {"why": str(refusal), "journal": [{"text": f"{refusal}\n{HOSTILE}"}]}
+    sources = StatusSources(lambda _: status, lambda: b"", lambda: Health(False, False, str(refusal)))
+    with StatusServer("127.0.0.1", 0, sources) as server:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/api/status", timeout=5) as answer:
+            said = json.loads(answer.read())
+        with pytest.raises(urllib.error.HTTPError) as unhealthy:
+            urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=5)
+        reason = unhealthy.value.read().decode()
+    for text in (said["why"], said["journal"][0]["text"], reason):
+        assert_harmless(text)
+        assert text.split("\n")[1:3] == ["  at stake: rows", "  repair:   twofold reset"]
 
 
 def test_what_is_offered_is_exact() -> None:
