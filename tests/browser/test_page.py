@@ -1,4 +1,5 @@
-"""The status page in Chromium, light and dark, wide and narrow: healthy, in doubt, behind, refused,
+"""The status page in Chromium, light and dark, wide and narrow: healthy, in doubt, behind, loading,
+Kafka or PostgreSQL away, refused, hundreds of tables, a stale one, a group with a branch in doubt;
 no answer, with a token, by keyboard.
 
 The connector that is shown healthy and in doubt is a real one, as are its database, its Kafka and
@@ -16,6 +17,7 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
+from psycopg.conninfo import make_conninfo
 
 from fixtures.chromium import Browser, Page, looks
 from fixtures.connector import Installation, Maker, wait_until
@@ -39,6 +41,9 @@ def bank(module_connector: Maker) -> Installation:
 def url(bank: Installation) -> str:
     run = bank.start()
     return str(wait_until(lambda: re.search(r"http://127\.0\.0\.1:\d+/", run.said()), 60)[0])
+
+
+LOADS = {"statement": "running", "card": "waiting", "history": "paused", "account": "ready"}
 
 
 def has(*words: str) -> str:
@@ -108,6 +113,29 @@ def test_behind(bank: Installation, browser: Browser) -> None:
         looks(browser, url, "behind", drawn, judge)
 
 
+def test_loading(bank: Installation, browser: Browser) -> None:
+    """Loads that are read, wait for locks, and are paused; the stream keeps up meanwhile."""
+    scene = Scene(bank, Clock(time.time()), applied=1 << 50)
+    scene.activity.recovered(scene.state)
+    pins = [pin(name, n, load) for n, (name, load) in enumerate(LOADS.items(), 3)]
+    scene.activity.tables_known({topic: each for kept in pins for topic, each in kept.items()})
+    scene.activity.loading(
+        (
+            BackfillProgress("public.statement", "reading", 1_340_000, 12_500_000, 91_000.0, 122.0),
+            BackfillProgress("public.card", "waiting for locks", 0, 70_000, 0.0, None),
+            BackfillProgress("public.history", "paused", 17_000_000, 410_000_000, 0.0, None),
+        )
+    )
+    scene.sampler.sample()
+
+    def judge(page: Page) -> None:
+        assert page.js("document.querySelectorAll('#rows .meter').length") == 3
+
+    drawn = has("Tables: 4, 3 of them in load", "2 min left", "waits for locks", "paused, 17.00 M", "● ready")
+    with scene.served() as url:
+        looks(browser, url, "loading", drawn, judge)
+
+
 def test_a_row_path_that_is_not_compiled(bank: Installation, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("twofold.row_path", "twofold.watch.metrics"):
         monkeypatch.setattr(f"{module}.is_compiled", lambda: False)
@@ -140,6 +168,43 @@ def test_a_silent_broker(bank: Installation, browser: Browser) -> None:
         looks(browser, url, "frozen", has("a broker is down"), lambda page: None)
 
 
+def test_postgresql_is_away(bank: Installation, browser: Browser) -> None:
+    scene = Scene(bank, Clock(time.time()), applied=1 << 50)
+    scene.activity.tables_known(pin("account", 3) | pin("transfer", 4))
+    scene.activity.recovered(scene.state)
+    fill_history(scene)
+    scene.sampler.sample()
+    scene.sampler._conninfo = make_conninfo(bank.conninfo, port=1)
+    scene.sampler.close_connection()
+    scene.sampler.sample()
+    scene.clock.now += 40
+
+    def judge(page: Page) -> None:
+        assert page.js("document.getElementById('pill').className") == "pill warn"
+        assert "up to date" not in page.js("document.querySelector('#path .leg').innerText")
+
+    drawn = has("▲ held up", "PostgreSQL does not answer since", "does not answer since", "stands still")
+    with scene.served() as url:
+        looks(browser, url, "postgresql-away", drawn, judge)
+
+
+def test_a_stale_table(bank: Installation, browser: Browser) -> None:
+    scene = Scene(bank, Clock(time.time()), applied=1 << 50)
+    lacks = "column balance has another type, and the table was rewritten: ALTER TABLE ... ALTER COLUMN ... TYPE"
+    scene.activity.recovered(scene.state)
+    scene.activity.tables_known(pin("account", 3) | pin("Very old table", 4, stale=lacks))
+    scene.sampler.sample()
+
+    def judge(page: Page) -> None:
+        page.js("document.querySelector('#rows details').open = true")
+        page.wait_for(has(lacks, "twofold backfill start 'public.Very old table'"))
+        page.js("draw()")
+        assert page.js("document.querySelector('#rows details').open"), "what a person has opened stays open"
+
+    with scene.served() as url:
+        looks(browser, url, "stale", has("Tables: 2, 1 stale", "▲ stale", "● ready"), judge)
+
+
 def test_refused(bank: Installation, browser: Browser) -> None:
     scene = Scene(bank, Clock(time.time()))
     scene.activity.tables_known(pin("account", 3) | pin("transfer", 4))
@@ -153,6 +218,11 @@ def test_refused(bank: Installation, browser: Browser) -> None:
 
     def judge(page: Page) -> None:
         assert "up to date" not in page.text()
+        assert page.js("document.getElementById('why').innerText").split("\n") == [
+            f"refused: {gone.what}",
+            f"  at stake: {gone.at_stake}",
+            f"  repair:   {gone.repair}",
+        ]
         errors = page.js("[...document.querySelectorAll('#rows tr')].map(row => row.lastChild.innerText.trim())")
         assert errors == ["1", "none"] or errors == ["1", ""]  # nothing is hidden on a phone but "none"
 
@@ -181,8 +251,7 @@ def test_the_overview(bank: Installation, browser: Browser) -> None:
 def test_a_bar_opens_to_the_statement_that_keeps_the_global_transaction_whole(
     bank: Installation, browser: Browser
 ) -> None:
-    with overview(bank, time.time()).served() as url, browser.page(url) as page:
-        page.wait_for("document.querySelectorAll('#live-bars .bar').length === 2")
+    def open_it(page: Page) -> None:
         page.js("document.querySelector('#live-bars summary').click()")
         shown = "document.querySelector('#live-bars .facts').innerText"
         page.wait_for(f"{shown}.includes('This alone keeps the global transaction whole')")
@@ -197,6 +266,9 @@ def test_a_bar_opens_to_the_statement_that_keeps_the_global_transaction_whole(
         page.js("draw()")
         assert page.js("document.querySelector('#live-bars .bar').open"), "what a person has opened stays open"
 
+    with overview(bank, time.time()).served() as url:
+        looks(browser, url, "group", "document.querySelectorAll('#live-bars .bar').length === 2", open_it)
+
 
 def test_many_tables_are_found_by_name(bank: Installation, browser: Browser) -> None:
     scene = Scene(bank, Clock(time.time()))
@@ -204,16 +276,21 @@ def test_many_tables_are_found_by_name(bank: Installation, browser: Browser) -> 
     for n in range(400):
         scene.clock.now += 1
         scene.activity.published(commit(**{f"t{n:03}": n + 1}), pin(f"t{n:03}", n))
-    with scene.served() as url, browser.page(url) as page:
-        page.wait_for(has("Tables: 400", "public.t399"))
+
+    def judge(page: Page) -> None:
         assert page.js("document.querySelectorAll('#rows tr').length") == 8
-        page.js("document.getElementById('filter').value = 't321'; document.getElementById('filter').oninput()")
-        assert page.js("[...document.querySelectorAll('#rows td:first-child')].map(c => c.innerText)") == [
-            "public.t321"
-        ]
-        page.js("document.getElementById('filter').value = ''; document.getElementById('all-tables').click()")
-        assert page.js("document.querySelectorAll('#rows tr').length") == 300
-        assert "and 100 tables that changed longer ago" in page.text()
+
+    with scene.served() as url:
+        looks(browser, url, "many-tables", has("Tables: 400", "public.t399"), judge)
+        with browser.page(url) as page:
+            page.wait_for(has("Tables: 400"))
+            page.js("document.getElementById('all-tables').click()")
+            assert page.js("document.querySelectorAll('#rows tr').length") == 300
+            assert "and 100 tables that changed longer ago" in page.text()
+            page.js("document.getElementById('filter').value = 't321'; document.getElementById('filter').oninput()")
+            assert page.js("[...document.querySelectorAll('#rows td:first-child')].map(c => c.innerText)") == [
+                "public.t321"
+            ]
 
 
 def test_ranges(bank: Installation, browser: Browser) -> None:

@@ -47,8 +47,9 @@ function drawFacts(node, m, ended) {
   fill(node, h("dl", {}, ...facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", { class: name === "gid" || name === "global id" || name === "branch" ? "mono" : "" }, String(value))])),
     m.torn && h("div", { class: "wrong" }, "Torn: some of its branches are committed and others rolled back. Ask its coordinator."),
     !ended && (few || m.statements_wait) && h("div", { class: "soft" }, few || `No statement is offered: ${m.statements_wait}.`),
-    ...(ended ? [] : (m.statements || []).map(sql => h("div", { class: "copy" }, h("code", { class: "mono" }, sql), h("button", { class: "small", onclick: e => copy(e.currentTarget, sql) }, "Copy")))));
+    ...(ended ? [] : (m.statements || []).map(copyable)));
 }
+const copyable = text => h("div", { class: "copy" }, h("code", { class: "mono" }, text), h("button", { class: "small", onclick: e => copy(e.currentTarget, text) }, "Copy"));
 async function copy(button, text) {
   try { await navigator.clipboard.writeText(text); put(button, "Copied"); }
   catch { getSelection().selectAllChildren(button.previousSibling); put(button, "Selected"); } // without TLS a browser gives no clipboard

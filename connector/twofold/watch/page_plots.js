@@ -45,7 +45,7 @@ function plot(id, title, column, format, span, all) {
   for (const peak of peaks) svg.append(h("path", { class: "peak", d: `M${x(peak[0]).toFixed(1)},2l4,7h-8z` }, h("title", {}, `${format(peak[column])} at ${when(peak[0])}, off the scale`)));
   const highest = peaks.reduce((a, b) => a && a[column] >= b[column] ? a : b, null);
   if (highest) { const left = x(highest[0]) > W - 90; svg.append(h("text", { class: "peak", x: x(highest[0]) + (left ? -7 : 7), y: 10, "text-anchor": left ? "end" : "start" }, format(highest[column]))); }
-  let reading = shown.length ? format(shown[shown.length - 1][column]) : "no samples yet";
+  let reading = shown.length ? format(shown[shown.length - 1][column]) : "–";
   if (cursor && cursor.id === id && shown.length) {
     const at = shown[Math.max(0, Math.min(shown.length - 1, shown.length - 1 - cursor.back))];
     svg.append(h("line", { class: "cursor", x1: x(at[0]), x2: x(at[0]), y1: T, y2: H - B }));

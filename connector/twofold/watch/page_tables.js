@@ -4,7 +4,7 @@ let allTables = false;
 function drawTables(s) {
   const wanted = $("filter").value.toLowerCase(), loading = s.tables_loading;
   const found = s.tables.filter(t => t.table.toLowerCase().includes(wanted)), shown = allTables || wanted ? found : found.slice(0, TABLES);
-  put($("h-tables"), `Tables: ${s.tables_total}` + (loading ? `, ${loading} of them in load` : ""));
+  put($("h-tables"), `Tables: ${s.tables_total}` + (loading ? `, ${loading} of them in load` : "") + (s.tables_stale ? `, ${s.tables_stale} stale` : ""));
   $("tables").hidden = !s.tables.length; $("no-tables").hidden = s.tables.length > 0;
   $("filter").hidden = s.tables_total <= TABLES;
   $("all-tables").hidden = shown.length >= found.length && found.length === s.tables_total || !!wanted;
@@ -26,9 +26,16 @@ function updateTable(row, t, now) {
   fill(errors, t.errors ? h("details", {}, h("summary", { class: "wrong" }, String(t.errors)), h("pre", {}, [head, ...rest].join("\n"))) : h("span", { class: "soft none" }, "none"));
 }
 function drawLoad(cell, t) {
-  const words = { ready: "● ready", waiting: "◌ waiting", loading: "loading", paused: "paused", "not published": "not published any more", stale: "stale" }[t.state], l = t.load;
+  const words = { ready: "● ready", waiting: "◌ waiting", loading: "loading", paused: "paused", "not published": "not published any more" }[t.state], l = t.load;
+  if (t.state === "stale") {
+    if (cell.dataset.stale === t.stale) return; // what a person has opened stays open
+    cell.dataset.stale = t.stale;
+    fill(cell, h("details", {}, h("summary", { class: "alarm" }, "▲ stale"), h("div", { class: "soft" }, t.stale), copyable(t.repair)));
+    return;
+  }
+  delete cell.dataset.stale;
   if (!l || t.state === "ready") {
-    fill(cell, h("span", { class: t.state === "ready" ? "ok" : "soft", title: t.stale || "" }, words));
+    fill(cell, h("span", { class: t.state === "ready" ? "ok" : "soft" }, words));
     return;
   }
   const share = l.estimate ? 100 * Math.min(1, l.rows / l.estimate) : 0;

@@ -38,6 +38,7 @@ def list_tables(counts: Sequence[TableCount], backfills: Sequence[BackfillProgre
         "tables": tables[:LISTED_MAX],
         "tables_total": len(tables),
         "tables_loading": sum(each["state"] in {"loading", "waiting", "paused"} for each in tables),
+        "tables_stale": sum(each["state"] == "stale" for each in tables),
     }
 
 
@@ -53,6 +54,7 @@ def _table(count: TableCount, load: BackfillProgress | None) -> dict[str, Any]:
         "error": count.error,
         "schema_id": count.schema_id,
         "stale": count.stale,
+        "repair": count.repair,
     }
 
 

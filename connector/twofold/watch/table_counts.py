@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from twofold_avro.records import Pin, Range
+from twofold_common.table_names import table_argument
 
 
 @dataclass(slots=True)
@@ -28,6 +29,8 @@ class TableCount:
     """No such table is published any more; rows that do not fit its topic are passed over."""
     stale: str = ""
     """Why its topic may lack changes that PostgreSQL did not send; empty: nothing is known."""
+    repair: str = ""
+    """The command that reloads a stale table."""
     rows: int = 0
     """Records in its topic: the tombstone behind a delete is one."""
     changed_at: float | None = None
@@ -89,7 +92,12 @@ class TableCounts:
     def _pinned(self, topic: str, pin: Pin) -> TableCount:
         known = self._tables.get(topic) or TableCount(topic, f"{pin.schema}.{pin.table}", pin.backfill)
         return replace(
-            known, load=pin.backfill, schema_id=pin.value_schema_id, gone=pin.is_passed_over, stale=pin.stale or ""
+            known,
+            load=pin.backfill,
+            schema_id=pin.value_schema_id,
+            gone=pin.is_passed_over,
+            stale=pin.stale or "",
+            repair=f"twofold backfill start {table_argument(pin.schema, pin.table)}" if pin.stale else "",
         )
 
 

@@ -94,9 +94,9 @@ class Scene:
             yield f"http://127.0.0.1:{server.port}/"
 
 
-def pin(table: str, schema_id: int, backfill: str = "ready") -> dict[str, Pin]:
+def pin(table: str, schema_id: int, backfill: str = "ready", stale: str | None = None) -> dict[str, Pin]:
     """What is pinned of a table."""
-    kept = Pin("public", table, 3, "{}", value_schema_id=schema_id, backfill=backfill)  # type: ignore[arg-type]
+    kept = Pin("public", table, 3, "{}", value_schema_id=schema_id, backfill=backfill, stale=stale)  # type: ignore[arg-type]
     return {f"{PREFIX}.public.{table}": kept}
 
 

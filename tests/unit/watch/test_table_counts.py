@@ -81,6 +81,7 @@ def test_a_change_of_a_table_is_told_once(
 def test_the_page_has_one_state_of_each_table(pin: dict[str, object], state: str) -> None:
     (listed,) = list_tables(known(replace(PIN, **pin)).copy(), [])["tables"]  # type: ignore[arg-type]
     assert (listed["state"], listed["stale"]) == (state, pin.get("stale", ""))
+    assert listed["repair"] == ("twofold backfill start public.account" if "stale" in pin else "")
 
 
 def test_a_table_that_was_not_known_is_published_and_loaded() -> None:
