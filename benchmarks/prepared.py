@@ -27,8 +27,7 @@ from twofold.bridge import initial
 from twofold.config import PreparedConfig, TurnConfig
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
-from twofold.run.run import Run
-from twofold.run.timers import Timers
+from twofold.run.run import Run, Timers
 from twofold.run.worker import Worker
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.session import Received

@@ -27,8 +27,7 @@ from twofold.loads.watched_topic import EnvelopeReader
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.loading import Loading
-from twofold.run.run import Run
-from twofold.run.timers import Timers
+from twofold.run.run import Run, Timers
 from twofold.run.worker import Worker
 from twofold.source.identity import ServerIdentity, SourceFacts
 from twofold.source.session import ReplicationSession

@@ -24,7 +24,7 @@ from twofold.lives.exchanged import CarriedOut
 from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
 from twofold.loads.load_merger import LoadMerger, LoadRecords, Published
 from twofold.run.worker import Pending, Worker
-from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome, outcome_bytes
+from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome_bytes
 from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
 from twofold.tables.tables import Tables
 from twofold.tables.told_tables import Told
@@ -274,7 +274,7 @@ class ActionExecutor:
     def _append_staged(self, prepared: SourceTransaction, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
         self._tables.keep_told(prepared.told)
-        self.resolve((outcome(prepared, commit_lsn, at_us),))
+        self.resolve((prepared.outcome(commit_lsn, at_us),))
         self.produce_waited(prepared)
 
     def _commit_main(self, action: actions.CommitMain) -> None:
@@ -327,7 +327,7 @@ class ActionExecutor:
             action.applied_lsn,
             at_us=at_us,
             transactions=1,
-            prepared=(outcome(prepared, action.commit_lsn, at_us),),
+            prepared=(prepared.outcome(action.commit_lsn, at_us),),
         )
         ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
         self._submit(

@@ -140,21 +140,6 @@ class Ledger:
         return {prepared.downstream_id: ledger_entry(prepared, LedgerState.COMMITTED, sequence)}
 
 
-def outcome(prepared: SourceTransaction, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
-    """Return a prepared transaction's entry in its commit record."""
-    identity, parsed = prepared.identity, prepared.info.parsed
-    return PreparedOutcome(
-        id=prepared.downstream_id,
-        xid=identity.xid,
-        gid=identity.gid,
-        prepare_lsn=prepared.prepare_lsn,
-        commit_lsn=commit_lsn,
-        committed_at=at_us,
-        global_id=parsed.global_id,
-        branch=parsed.branch,
-    )
-
-
 _OUTCOME_BYTES = 64
 """The most that an outcome takes beside its texts."""
 

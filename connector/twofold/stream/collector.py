@@ -84,6 +84,8 @@ class Collector:
         self.reached = False
         """The next message is `upto`'s: nothing more is collected."""
         self._run = GatheredRun(hold_s=hold_s, pool=pool)
+        self._batch = RowBatch()
+        """The rows of the gathered run, and of the plain transaction that is being read."""
         self._current: SourceTransaction | None = None
         self._streams = Streams(tables, spool)
         self._passed = NO_LSN
@@ -197,9 +199,10 @@ class Collector:
         unfinished = current is not None and current.rows > 0
         yield from self._run.unannounced(lower=True)
         if collected := self._run.take_run(unfinished=unfinished):
-            yield collected
+            batch, self._batch = self._batch, RowBatch()
+            yield collected._replace(batch=batch)
             if current is not None:
-                current.batch = self._run.batch
+                current.batch = self._batch
                 current.handed_over = unfinished
         yield from self._run.unannounced(lower=False)
 
@@ -222,7 +225,7 @@ class Collector:
             case m.Begin():
                 skipped = self._skips(message.commit_lsn)
                 self._current = SourceTransaction(
-                    _committed(message), self._run.batch, self._tables, self._spool, message, _GROUP_BYTES, skipped
+                    _committed(message), self._batch, self._tables, self._spool, message, _GROUP_BYTES, skipped
                 )
             case m.Commit():
                 return self._commit(message, wal_start)
@@ -266,8 +269,9 @@ class Collector:
                 prepared.complete()
                 yield self._prepared(prepared)
             case m.CommitPrepared(identity=identity) if run.holds(identity):
-                run.commit(message)
-                if run.batch.bytes > _GROUP_BYTES:
+                if (prepared := run.commit(message)).rows:
+                    self._batch.add(prepared.batch)
+                if self._batch.bytes > _GROUP_BYTES:
                     yield from self._hand_over()
             case m.CommitPrepared():
                 yield from self._hand_over()

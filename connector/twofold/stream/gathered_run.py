@@ -1,8 +1,9 @@
-"""`GatheredRun`: neighbouring outcomes that the bridge hears of by one event, with their rows.
+"""`GatheredRun`: neighbouring outcomes that the bridge hears of by one event. The collector has
+their rows.
 
 A prepared transaction takes part if its outcome follows soon: its PREPARE is held here, no event
-announces it, and its COMMIT PREPARED puts its rows into the run as a plain transaction's. That
-needs no spool, no phase in the bridge and no deadline.
+announces it, and its COMMIT PREPARED puts its rows beside those of plain transactions. That needs
+no spool, no phase in the bridge and no deadline.
 
 The rule that makes this safe: before the bridge hears of anything behind a PREPARE that is held, it
 hears where the oldest such PREPARE is (`events.Unannounced`), and reports no position beyond it.
@@ -25,9 +26,7 @@ from dataclasses import dataclass
 
 from twofold.bridge.events import NO_PREPARE, PlainRead, PlainUnfinished, Unannounced
 from twofold.descriptions.told_table import ToldTable
-from twofold.kafka.row_batch import RowBatch
 from twofold.source import messages as m
-from twofold.stream.bookkeeping_records import outcome
 from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
 from twofold.tables.told_tables import NOTHING_TOLD, Told
 from twofold_avro.records import PreparedOutcome
@@ -63,7 +62,6 @@ class GatheredRun:
     def __init__(self, *, hold_s: float, pool: int) -> None:
         """`hold_s`: how long one may wait for its outcome, while no more than `pool` do."""
         self._delay = OpeningDelay(hold_s, pool)
-        self.batch = RowBatch()
         self._held: OrderedDict[PreparedIdentity, SourceTransaction] = OrderedDict()
         self._held_bytes = 0
         self._told = NO_PREPARE
@@ -84,7 +82,7 @@ class GatheredRun:
         return self._end != NO_LSN
 
     def add_plain(self, message: m.Commit, rows: int, told: Told = NOTHING_TOLD) -> None:
-        """Add a plain transaction; its rows are in `batch`."""
+        """Add a plain transaction."""
         self._add_told(told)
         self._transactions += 1
         self._rows += rows
@@ -108,18 +106,18 @@ class GatheredRun:
     def holds(self, identity: PreparedIdentity) -> bool:
         return identity in self._held
 
-    def commit(self, message: m.CommitPrepared) -> None:
-        """Add the rows of an unannounced transaction; without rows readers have no transaction."""
+    def commit(self, message: m.CommitPrepared) -> SourceTransaction:
+        """Add and return an unannounced transaction; without rows, readers have no transaction."""
         prepared = self._remove(message.identity)
         if prepared.rows:
-            self.batch.add(prepared.batch)
             self._transactions += 1
             self._rows += prepared.rows
             self._at_us = message.commit_ts_us
-            self._outcomes.append(outcome(prepared, message.commit_lsn, self._at_us))
+            self._outcomes.append(prepared.outcome(message.commit_lsn, self._at_us))
         self._committed += 1
         self._add_told(prepared.told)
         self._resolve(prepared, message.end_lsn)
+        return prepared
 
     def roll_back(self, message: m.RollbackPrepared) -> None:
         """Forget an unannounced transaction."""
@@ -128,25 +126,19 @@ class GatheredRun:
         self._resolve(prepared, message.end_lsn)
 
     def take_run(self, *, unfinished: bool) -> CollectedEvent | None:
-        """Return the event of all outcomes, and begin the next run; None if there is nothing to
-        tell.
+        """Return the event of all outcomes, without the rows, and begin the next run; None if there
+        is nothing to tell.
 
-        `unfinished`: rows of a transaction whose commit is not read are in the batch too. One event
+        `unfinished`: the collector has rows of a transaction whose commit is not read. One event
         names both. With two, the batch could close between them with half a transaction in it.
         """
         if self.has_outcomes:
             resolved = self._oldest_resolved, self._committed, self._rolled_back
             read = PlainRead(self._transactions, self._rows, self._end, unfinished, *resolved)
-            collected = CollectedEvent(
-                read, self.batch, at_us=self._at_us, outcomes=tuple(self._outcomes), told=self._told_tables
-            )
+            collected = CollectedEvent(read, at_us=self._at_us, outcomes=tuple(self._outcomes), told=self._told_tables)
             self._begin()
-        elif unfinished:
-            collected = CollectedEvent(PlainUnfinished(), self.batch)
-        else:
-            return None
-        self.batch = RowBatch()
-        return collected
+            return collected
+        return CollectedEvent(PlainUnfinished()) if unfinished else None
 
     def take_held(self, now_ms: float, *, drained_with: int | None = None) -> Iterator[SourceTransaction]:
         """Yield the transactions that are to be announced, the oldest first. `drained_with`: the

@@ -100,6 +100,20 @@ class SourceTransaction:
         assert self.info.transaction_id is not None, "its PREPARE was read"
         return self.info.transaction_id
 
+    def outcome(self, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
+        """Return a prepared transaction's entry in its commit record."""
+        identity, parsed = self.identity, self.info.parsed
+        return PreparedOutcome(
+            id=self.downstream_id,
+            xid=identity.xid,
+            gid=identity.gid,
+            prepare_lsn=self.prepare_lsn,
+            commit_lsn=commit_lsn,
+            committed_at=at_us,
+            global_id=parsed.global_id,
+            branch=parsed.branch,
+        )
+
     def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
         """Encode this row and the following rows of the same table; return the index of the next
         message.

@@ -14,8 +14,7 @@ from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.run import run as module
 from twofold.run.observer import NullObserver
-from twofold.run.run import OUTCOMES_BYTES, Run, StopRequested
-from twofold.run.timers import Timers
+from twofold.run.run import OUTCOMES_BYTES, Run, StopRequested, Timers
 from twofold.stream.source_transaction import CollectedEvent
 from twofold_avro.errors import MalformedRow
 from twofold_common.positions import Lsn, PreparedIdentity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.bridge.events import IdleDue, OpenDue, ParkDue
-from twofold.run.timers import OPEN_AFTER_S, Timers
+from twofold.run.run import OPEN_AFTER_S, Timers
 from twofold_common.positions import PreparedIdentity
 
 A, B, C = PreparedIdentity(1, "a"), PreparedIdentity(2, "b"), PreparedIdentity(3, "c")
