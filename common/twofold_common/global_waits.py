@@ -1,5 +1,5 @@
-"""Who waits for whom: which global transactions hold a global cut back, where each one's branches
-stand, and how many commits wait for it. Pure.
+"""Finds who waits for whom: which global transactions hold a global cut back, where each one's
+branches stand, and how many commits wait for it. Pure.
 
 A global transaction holds others back if one member shows an outcome, and another has a branch in
 doubt or has not seen that outcome. The members that committed it are shown only up to before its

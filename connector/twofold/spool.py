@@ -1,5 +1,5 @@
-"""Where the rows of transactions wait that cannot be published yet: prepared ones, and large ones
-that PostgreSQL streams before they end.
+"""Keeps the rows of transactions that cannot be published yet: of prepared transactions, and of
+large ones that PostgreSQL streams before they end.
 
 Rows stay in memory up to a budget that all waiting transactions share. Past it, a growing
 transaction writes what it holds, and what follows, to a segment: an append-only file that all share

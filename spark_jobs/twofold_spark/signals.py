@@ -27,8 +27,8 @@ def catch_end_signals(requested: threading.Event | None = None) -> Iterator[thre
 
 @contextmanager
 def ended_at_once(command: str) -> Iterator[None]:
-    """Inside, Ctrl-C ends the process at once, and the Java that it has started: interrupted in the
-    midst of its start, that would stay for ever.
+    """Inside, Ctrl-C ends the process at once, together with the Java that it has started. A Java
+    that is interrupted during its start would stay for ever.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         yield

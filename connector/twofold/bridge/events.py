@@ -163,7 +163,7 @@ class MemberSeen(NamedTuple):
 
 
 class FrontierAsked(NamedTuple):
-    """What a frontier of a source batch needs was asked, in the order of the fields.
+    """The answers that a frontier of a source group needs, asked in the order of the fields.
 
     The frontier is written when the stream has passed `end_lsn`. Nothing is asked again before
     that: a busy stream would never pass the latest end.

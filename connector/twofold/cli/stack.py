@@ -116,7 +116,7 @@ def down(folder: Path | None) -> None:
 @_folder
 @_as_json
 def status(folder: Path | None, as_json: bool) -> None:
-    """Where the running one is. Exit status 4 if there is none.
+    """Print where the running stack is. Exit status 4 if there is none.
 
     Example: twofold stack status --json
     """

@@ -180,7 +180,9 @@ def _toml_hint(problem: str) -> str:
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    """What is wrong with a setting; of one that does not exist, what may have been meant."""
+    """Describe what is wrong with a setting; for an unknown one, name the setting that may be
+    meant.
+    """
     kind = error["type"]
     if kind == "string_pattern_mismatch":
         return f"must be {PATTERNS[error['ctx']['pattern']]}"
@@ -220,7 +222,7 @@ def _unknown(error: Mapping[str, Any]) -> str:
 
 
 def _placed(place: str, words: str) -> str:
-    """Some words begin with the setting already."""
+    """Put the setting before the words, unless they begin with it already."""
     return words if words.startswith(place) else f"{place}: {words}"
 
 

@@ -74,7 +74,7 @@ class PreparedConfig(Part):
         return patterns
 
     def parks(self, gid: str) -> bool:
-        """What the rules say of this gid: the counterpart of an output plugin's filter_prepare."""
+        """Whether a rule parks this gid: the counterpart of an output plugin's filter_prepare."""
         return next((rule.action for rule in self.rules if fnmatch.fnmatchcase(gid, rule.gid)), "open") == "park"
 
 

@@ -53,7 +53,7 @@ while True:
 
 @dataclass(frozen=True, slots=True)
 class AuditedCut:
-    """What the auditor read of one global cut: the balance of each account, by bank."""
+    """The auditor's view of one global cut: the balance of each account, by bank."""
 
     balances: dict[str, dict[str, int]]
 

@@ -62,7 +62,7 @@ class Hidden:
 
 @dataclass(frozen=True, slots=True)
 class HiddenColumns:
-    """All such columns of one table; its topic's pin keeps them."""
+    """The hidden columns of one table; its topic's pin keeps them."""
 
     columns: tuple[Hidden, ...] = ()
     names: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ class HiddenColumns:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Which columns of a message were hidden before, by their places in it."""
+    """The columns of a message that were hidden before, by their places in it."""
 
     certain: Mapping[int, str]
     """With the names whose rules hold."""
@@ -191,7 +191,9 @@ def _may_be(one: int, other: int) -> bool:
 
 
 def _of_dropped_table(before: HiddenColumns, said: Sequence[SaidColumn]) -> Located:
-    """Find them by their names if the table has those of before; else each may be hidden."""
+    """Find the hidden columns by their names if the table still has all names; else each column may
+    be hidden.
+    """
     if not before.columns:
         return NOTHING_HIDDEN
     names = {each.rule.rpartition(".")[2]: each.rule for each in before.columns}

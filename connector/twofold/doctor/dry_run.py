@@ -41,7 +41,7 @@ class PlannedTable:
 
 @dataclass(slots=True)
 class InitPlan:
-    """What `init` would create, and what it would meet."""
+    """The things that `init` would create, and its obstacles."""
 
     creates: list[str] = field(default_factory=list)
     there: list[str] = field(default_factory=list)

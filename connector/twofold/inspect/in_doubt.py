@@ -1,4 +1,5 @@
-"""What is in doubt: one value for each prepared transaction without an outcome, and its reader.
+"""Describes what is in doubt: one value for each prepared transaction without an outcome, and its
+reader.
 
 Page, metrics, log, `status`, `doctor` and `prepared list` render this value. The statement that a
 person may run is decided here alone: never one that could tear a global transaction.
@@ -115,7 +116,7 @@ class InDoubt:
 
     @property
     def cost(self) -> str:
-        """What it takes while it lasts."""
+        """Describe what the transaction costs while it is in doubt."""
         wal, rows = ("?" if known is None else known for known in (self.wal_bytes, self.rows))
         return (
             f"database {self.database}, {wal} bytes of WAL since, {rows} rows in {', '.join(self.topics) or 'no topic'}"

@@ -33,7 +33,7 @@ class OpenRows:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in a topic."""
+    """The rows that were found in a topic."""
 
     changes: int = 0
     first: list[tuple[int, TopicChange]] = field(default_factory=list)

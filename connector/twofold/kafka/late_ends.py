@@ -89,8 +89,8 @@ def leave_patience(rules: Iterable[EndRule]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EndPatience:
-    """How much longer than usual the next run's ends may take: for brokers that are slow again and
-    again, and no longer for quick ones.
+    """The time that the next run's ends may take, as a multiple of the usual one: above 1 for
+    brokers that are slow again and again.
     """
 
     retry_factor: int = 1

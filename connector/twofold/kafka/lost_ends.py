@@ -48,7 +48,7 @@ Hung = dict[PartitionId, Bounds]
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What is known of the forgotten parts."""
+    """The facts that decide about forgotten parts."""
 
     hung: Hung
     commits: PartitionId
@@ -62,7 +62,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Which forgotten parts may be aborted: of one kind of producers or both, or a refusal."""
+    """The decision which kinds of producers may abort forgotten parts, or a refusal."""
 
     through_main: bool = True
     """Whether the producers with main ids may abort. They wrote the rows of every commit record

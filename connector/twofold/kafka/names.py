@@ -79,7 +79,7 @@ class Names(TopicNames):
 
 
 class CommitKey(NamedTuple):
-    """What the key of a commit record says: what a source group needs of each, undecoded."""
+    """The key of a commit record, decoded: a source group needs nothing else of most records."""
 
     sequence: int
     is_awaited: bool

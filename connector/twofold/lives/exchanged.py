@@ -1,4 +1,4 @@
-"""What the halves of a table's life exchange: an action of one is an event of the other."""
+"""The values that the halves of a table's life exchange: actions of one are events of the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done about a table's load: the reader's half of a life.
+"""Decides what is done about a table's load: the reader's half of a life.
 
 Pure. It decides when reading begins and stops, which command is carried out, and whose answer still
 counts. A table's last command counts. Until a reload's truncate is given out, rows that do not fit

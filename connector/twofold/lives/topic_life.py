@@ -1,4 +1,5 @@
-"""What is published of a table in backfill, in the order of its topic: the worker's half of a life.
+"""Decides what is published of a table in backfill, in the order of its topic: the worker's half of
+a life.
 
 Pure. The merger keeps the rows themselves (`chunk_rule.ChangeMemory`, and what is held of a table
 without a key) and carries the actions out. It tells of them when something changes, never at the

@@ -73,7 +73,7 @@ AskEncoding = Callable[[EncodingRequest], TableEncoding]
 
 
 class TableReader(Protocol):
-    """What a loader needs of the reader of its table."""
+    """The reader of a table, as its loader uses it."""
 
     @property
     def estimate(self) -> int | None:

@@ -1,5 +1,5 @@
-"""What the merger keeps of a table in backfill at the rate of rows: changed keys, and held rows;
-and the reader of the few fields that it needs of an encoded row.
+"""Keeps a loading table's changed keys and held rows for the merger, at the rate of rows, and reads
+the few fields of an encoded row that this needs.
 
 Mutable and fast, and the worker's alone. It is lost with every run; a barrier makes up for the
 memory, and the table's next snapshot has the held rows.

@@ -58,7 +58,7 @@ class RecoveredTables:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What recovery has opened, read and checked."""
+    """The parts of a run that recovery has opened, read and checked."""
 
     session: ReplicationSession
     source: SourceFacts

@@ -86,9 +86,9 @@ class ActionExecutor:
         """
         self._leaving_bytes = 0
         self.positions = reported
-        self.group_records = 0
-        self.group_bytes = 0
-        self.group_outcome_bytes = 0
+        self.batch_records = 0
+        self.batch_bytes = 0
+        self.batch_outcome_bytes = 0
         """About what the outcomes take in the batch's commit record."""
 
     def stage(self, prepared: SourceTransaction) -> None:
@@ -97,8 +97,8 @@ class ActionExecutor:
 
     def produce(self, batch: RowBatch) -> None:
         """Produce rows for the batch."""
-        self.group_records += batch.records
-        self.group_bytes += batch.bytes
+        self.batch_records += batch.records
+        self.batch_bytes += batch.bytes
         self._submit(lambda: self._merger.produce(batch))
 
     def register_committed(self, identity: PreparedIdentity) -> None:
@@ -170,8 +170,8 @@ class ActionExecutor:
         any other job.
         """
         self._tables.register_committed(transaction.provisional)
-        self.group_records += transaction.records
-        self.group_bytes += transaction.spooled_bytes
+        self.batch_records += transaction.records
+        self.batch_bytes += transaction.spooled_bytes
         self._leaving.append((transaction, True))
         self._leaving_bytes += transaction.spooled_bytes
         if self._leaving_bytes > CHUNK_BYTES:
@@ -199,7 +199,7 @@ class ActionExecutor:
     def resolve(self, outcomes: tuple[PreparedOutcome, ...]) -> None:
         """Name these prepared transactions in the batch's commit record."""
         self._outcomes += outcomes
-        self.group_outcome_bytes += sum(map(outcome_bytes, outcomes))
+        self.batch_outcome_bytes += sum(map(outcome_bytes, outcomes))
 
     def keep_told(self, told: Told) -> None:
         """Pin what committed transactions tell that join the batch."""
@@ -289,7 +289,7 @@ class ActionExecutor:
         ledger = self._ledger.take_entries(action.sequence if action.rows else None)
         frontier, self._frontier = self._frontier, None
         self._outcomes = []
-        self.group_records = self.group_bytes = self.group_outcome_bytes = self._committed_at_us = 0
+        self.batch_records = self.batch_bytes = self.batch_outcome_bytes = self._committed_at_us = 0
         self._submit(
             lambda: self._report_published(
                 self._merger.commit(

@@ -47,7 +47,7 @@ COMMANDS_CHECK_S = 0.25
 
 
 class LoadExecutor(Protocol):
-    """What the executor knows and does for loads."""
+    """The executor, as loads use it."""
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         """Return the prepared transactions without an outcome that touch the table."""
@@ -79,7 +79,7 @@ class JoinedTablesSource(Protocol):
 
 
 class LoadableTables(Protocol):
-    """What loads need of the tables."""
+    """The tables, as loads use them."""
 
     @property
     def lives(self) -> TableLives:

@@ -117,7 +117,7 @@ class Run:
         """Actions of a step are being carried out: no other step may come between them."""
         self._observer: Observer = NullObserver()
         self._shown: tuple[BackfillProgress, ...] = ()
-        self._group_since: float | None = None
+        self._batch_since: float | None = None
         self._reported: ReportedPositions | None = None
 
     def go(self, observer: Observer) -> None:
@@ -253,16 +253,16 @@ class Run:
     def _end_turn_if_full(self) -> None:
         now = time.monotonic()
         if self.state.batch is None:
-            self._group_since = None
+            self._batch_since = None
             return
-        self._group_since = self._group_since or now
-        limits, rows = self._limits, self._executor.group_records
+        self._batch_since = self._batch_since or now
+        limits, rows = self._limits, self._executor.batch_records
         if self.state.unanswered:  # Kafka is the slower one: larger batches cost it less, and it could not take one yet
             full = rows >= limits.rows * ROWS_FACTOR
         else:
-            full = rows >= limits.rows or now - self._group_since >= limits.time
-        outcomes_full = self._executor.group_outcome_bytes >= OUTCOMES_BYTES
-        if full or outcomes_full or self._executor.group_bytes >= limits.bytes:
+            full = rows >= limits.rows or now - self._batch_since >= limits.time
+        outcomes_full = self._executor.batch_outcome_bytes >= OUTCOMES_BYTES
+        if full or outcomes_full or self._executor.batch_bytes >= limits.bytes:
             self._step_bridge(events.TurnFull())
 
     def _step_all(self, happened: Iterable[Event]) -> None:
@@ -286,7 +286,7 @@ class Run:
         self._executing = True
         for action in decided:
             if isinstance(action, actions.CommitMain):
-                self._group_since = None
+                self._batch_since = None
             self._executor.execute(action, at_us)
         self._executing = False
 

@@ -82,7 +82,7 @@ class Worker:
 
     @property
     def failure(self) -> BaseException | None:
-        """What a job raised: it is about rows that were given out before."""
+        """The error of a job, about rows that were given out earlier."""
         return self._failure
 
     def check(self) -> None:

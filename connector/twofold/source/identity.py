@@ -75,7 +75,7 @@ class PreparedTransaction:
 
 
 class SourceFacts(NamedTuple):
-    """What recovery compares of the source."""
+    """The facts of the source that recovery compares."""
 
     slot: SlotState
     server: ServerIdentity

@@ -1,5 +1,5 @@
-"""Helps the creation of a slot on a standby: it waits until the primary has logged its running
-transactions, and no transaction is left that ran before.
+"""Helps the creation of a slot on a standby. The creation waits until the primary has logged its
+running transactions, and until those that ran before have ended.
 
 The primary logs them every 15 s while it writes, and at once when `pg_log_standby_snapshot()` is
 called there. The standby's own views do not name the transactions that the creation waits for.

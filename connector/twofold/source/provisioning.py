@@ -97,7 +97,7 @@ class SlotLoss:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What a reset has removed, and which statements are left to a person."""
+    """The result of a reset: the removed objects, and the statements that are left to a person."""
 
     removed: tuple[str, ...]
     left: tuple[str, ...] = ()

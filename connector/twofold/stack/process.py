@@ -67,7 +67,7 @@ class GuardedProcess:
         return self._guard.poll() is None
 
     def stop(self) -> None:
-        """End it orderly; kill it if it does not end in time."""
+        """Stop the server in order; kill it if it does not stop in time."""
         assert self._guard.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._guard.stdin.close()

@@ -42,7 +42,7 @@ from twofold.tables.told_tables import NOTHING_TOLD
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 
 _ROWS = frozenset(b"IUD")
-_GROUP_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 """The size of a piece that goes to the batch: each is one job of the worker."""
 
 
@@ -225,7 +225,7 @@ class Collector:
             case m.Begin():
                 skipped = self._skips(message.commit_lsn)
                 self._current = SourceTransaction(
-                    _committed(message), self._batch, self._tables, self._spool, message, _GROUP_BYTES, skipped
+                    _committed(message), self._batch, self._tables, self._spool, message, _PIECE_BYTES, skipped
                 )
             case m.Commit():
                 return self._commit(message, wal_start)
@@ -271,7 +271,7 @@ class Collector:
             case m.CommitPrepared(identity=identity) if run.holds(identity):
                 if (prepared := run.commit(message)).rows:
                     self._batch.add(prepared.batch)
-                if self._batch.bytes > _GROUP_BYTES:
+                if self._batch.bytes > _PIECE_BYTES:
                     yield from self._hand_over()
             case m.CommitPrepared():
                 yield from self._hand_over()

@@ -1,5 +1,5 @@
-"""What positions of a stream must be: equal at both ends of a transaction, rising from outcome to
-outcome, and not beyond the server's WAL.
+"""Checks the positions of a stream: they must be equal at both ends of a transaction, rise from
+outcome to outcome, and not exceed the server's WAL.
 
 A position that is too large would be recorded and confirmed, and what lies before it would never be
 sent again. So a contradiction is malformed, and ends the connector before anything is published.

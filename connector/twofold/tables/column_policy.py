@@ -25,7 +25,7 @@ _WILD = frozenset("*?[")
 
 
 class ColumnCatalog(Protocol):
-    """What is asked of PostgreSQL's catalog."""
+    """PostgreSQL's catalog, as the policy asks it."""
 
     def columns_now(self, oid: int) -> CatalogTable | None:
         """Return the numbers of the table's columns; None if there is no such table."""

@@ -1,4 +1,4 @@
-"""What the messages of the source's event triggers tell of tables, at the stream's position.
+"""Keeps the tables' descriptions of the source's event triggers, as of the stream's position.
 
 Pure. A message counts for later rows of its own transaction, and for all once that transaction is
 committed. A run begins with the pins' descriptions, which are of the position where it begins. The

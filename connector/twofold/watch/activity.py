@@ -1,4 +1,4 @@
-"""What a running connector has done, as metrics and the status page show it: counts, positions,
+"""Records the work of a running connector for metrics and the status page: counts, positions,
 tables, prepared transactions, and a journal.
 
 It is the run's Observer, called a few times a turn, and is read by other threads; a lock keeps

@@ -1,4 +1,4 @@
-"""What the activity of a running connector is shown as. Everything is frozen except the counts."""
+"""The values that show a running connector's activity. Everything is frozen except the counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LATENCY_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What runs and recoveries have failed of since the last recovery that succeeded."""
+    """The errors of runs and recoveries since the last recovery that succeeded."""
 
     since: float
     error: str
@@ -62,7 +62,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class ActivityView:
-    """What the process does at one moment."""
+    """The state of the process at one moment."""
 
     phase: Phase
     since: float

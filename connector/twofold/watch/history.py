@@ -1,5 +1,5 @@
-"""How far connector and mirror were behind, over the last day, in bounded memory: a sample every
-few seconds for an hour, one a minute for a day.
+"""Remembers how far connector and mirror were behind, over the last day, in bounded memory: a
+sample every few seconds for an hour, one a minute for a day.
 """
 
 from __future__ import annotations

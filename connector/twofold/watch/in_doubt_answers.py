@@ -1,5 +1,5 @@
-"""What is in doubt, for the page and the metrics: from the stream, from PostgreSQL, and what the
-reader of `inspect.in_doubt` said last.
+"""Says what is in doubt, for the page and the metrics: from the stream, from PostgreSQL, and by the
+last answer of the reader of `inspect.in_doubt`.
 
 The reader reads other connectors' topics, so nobody waits for it. It is asked while somebody looks
 at the page; in a source group also, less often, when metrics are scraped. An outcome that would

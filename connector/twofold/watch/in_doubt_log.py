@@ -75,7 +75,7 @@ class InDoubtLog:
         return InDoubtView(self._live.copy(), tuple(self._past))
 
     def clear(self) -> None:
-        """Forget those of an ended run without an outcome: the stream brings them again."""
+        """Forget an ended run's transactions without an outcome: the stream brings them again."""
         self._live.clear()
         self._committing.clear()
         self._unannounced.clear()
@@ -88,7 +88,7 @@ class InDoubtLog:
     def follow(
         self, event: Event, decided: Sequence[actions.Action], state: State, count: Counter[str], now: float
     ) -> None:
-        """Note what a step has made of them, and count it."""
+        """Note and count what a step of the bridge has changed of prepared transactions."""
         why = (
             {each.identity: each.why for each in decided if isinstance(each, actions.AbortPrepared)} if decided else {}
         )

@@ -1,5 +1,5 @@
-"""How far the mirror has come, as it writes it beside its offset in the consumer group
-`<prefix>.mirror` of the commits topic.
+"""Reads how far the mirror has come, which the mirror writes beside its offset in the consumer
+group `<prefix>.mirror` of the commits topic.
 
 A mirror with another group, or without the right to write this one, is not seen. Only the display
 depends on it.
@@ -25,7 +25,7 @@ _TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class MirrorPlace:
-    """The last cut that it has published, and when it told so."""
+    """The mirror's last published cut, and when the mirror wrote of it."""
 
     sequence: int
     applied_lsn: Lsn

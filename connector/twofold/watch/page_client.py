@@ -20,7 +20,7 @@ _AFTER_ALL = "1e18"
 
 @dataclass(frozen=True, slots=True)
 class PageAnswer:
-    """What only the running process knows."""
+    """The facts that only the running process knows."""
 
     behind_bytes: int | None
     behind_s: float | None

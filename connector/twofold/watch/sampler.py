@@ -30,7 +30,7 @@ MIRROR_QUIET_S = 35.0
 
 @dataclass(frozen=True, slots=True)
 class MirrorLag:
-    """What is in Kafka and not yet in the mirror's cut."""
+    """The commits that are in Kafka and not yet in the mirror's cut."""
 
     behind_s: float
     """How long the oldest of it has been there, in steps of the samples."""

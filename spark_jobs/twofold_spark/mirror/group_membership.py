@@ -1,5 +1,5 @@
-"""Which members the global cuts of a group's mirror name: those of the last one that are members
-still, and the others from their first complete cut on. Pure, except for what it prints.
+"""Decides which members the cuts of a group's mirror name: those of the last cut that are still in
+the group, and the others from their first complete cut on. Pure, except for what it prints.
 """
 
 from __future__ import annotations

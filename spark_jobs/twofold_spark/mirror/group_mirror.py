@@ -201,7 +201,7 @@ class GroupMirror:
         return batches
 
     def _at_once(self, prefixes: Iterable[str], do: Callable[[str], None]) -> None:
-        """Do it for these members side by side, and raise an error when all have ended."""
+        """Do one step for these members side by side, and raise its error when all have ended."""
         jobs = [self._pool.submit(do, prefix) for prefix in prefixes]
         wait(jobs)
         for job in jobs:

@@ -1,4 +1,5 @@
-"""What a start of the mirror of one prefix finds, before its stream goes on from the checkpoint.
+"""Checks what a start of the mirror of one prefix finds, before its stream resumes from the
+checkpoint.
 
 Spark's checkpoint only says where to read on, and it may be wrong: tables that were restored from a
 backup are behind it, and another mirror may have used it. Then the stream would begin beyond what

@@ -34,7 +34,7 @@ from twofold_spark.sources.topic_names import parse_topic_name, reload_command
 
 @dataclass(frozen=True, slots=True)
 class MergeOutcome:
-    """What became of a table's ranges, and how long it took."""
+    """The result of merging a table's ranges, and the time that it took."""
 
     done: bool
     """False if the table waits for a truncate, and none came."""

@@ -1,4 +1,4 @@
-"""Which rows of a large table a MERGE reads: those that the batch may mean.
+"""Chooses the rows of a large table that a MERGE reads: those that the batch may change.
 
 Without a filter Spark shuffles and sorts the keys of the whole table, to join them with the
 batch's.

@@ -1,4 +1,4 @@
-"""What the mirror asks of a sink, and what a reader of the mirror asks."""
+"""The interfaces of a sink: for the mirror, and for a reader of the mirror."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which errors of Spark, its sinks and PostgreSQL concern one table. Pure.
+"""Decides which errors of Spark, its sinks and PostgreSQL concern one table. Pure.
 
 A value that a cast rejects, two rows for one key, a column that is not there, a data file that is
 gone: a reload of the table repairs it, or leaves the others alone. A broker, a catalog or a disk

@@ -1,5 +1,5 @@
-"""What places in Iceberg and Delta have in common: cuts, and what the next one waits for, are rows
-of tables.
+"""The common part of places in Iceberg and Delta: cuts are rows of a table, and so are the reasons
+why the next cut waits.
 """
 
 from __future__ import annotations

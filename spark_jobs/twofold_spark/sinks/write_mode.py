@@ -1,4 +1,4 @@
-"""What a merge into an Iceberg table writes: its files again, or what changed beside them.
+"""Chooses what a merge into an Iceberg table writes: its files again, or the changes beside them.
 
 Beside them (merge-on-read) each merge leaves a file that all later ones open until compaction, and
 marks in another which rows of the older files count no more. For a table of a few kilobytes that is

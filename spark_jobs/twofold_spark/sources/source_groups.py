@@ -18,7 +18,7 @@ _RECORD = "Frontier"
 
 
 class Membership(NamedTuple):
-    """What a connector's last frontier says of its group."""
+    """A connector's group, by its last frontier."""
 
     group: str
     members: frozenset[str]

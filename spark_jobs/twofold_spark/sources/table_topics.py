@@ -1,4 +1,4 @@
-"""What Kafka says of the tables' topics: which exist, their ids, and their first and last offsets.
+"""Asks Kafka for the tables' topics: which exist, their ids, and their first and last offsets.
 
 A topic that was deleted and recreated has the same name and another id. Its offsets say nothing of
 what was read from the former topic. This module only asks. It keeps one admin client open, because

@@ -1,4 +1,4 @@
-"""Which table a topic belongs to, and which topics are tables' topics. Pure.
+"""Says which table a topic belongs to, and which topics are tables' topics. Pure.
 
 A topic is `<prefix>.<schema>.<table>`. A name that is too long for Kafka ends in a digest instead.
 Then the names come from the namespace of the topic's schema, which is complete at any length.

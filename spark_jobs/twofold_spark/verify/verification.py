@@ -153,12 +153,12 @@ class Verification:
         rows = sum(count for count, _ in source.values())
         differing = {b for b in source.keys() | mirror.keys() if source.get(b) != mirror.get(b)}
         deadline = time.monotonic() + self._patience
-        settled = True
-        while differing and settled:
+        is_certain = True
+        while differing and is_certain:
             buckets = set(sorted(differing)[:BUCKETS_AT_ONCE])
             before = compared.read_source_rows(buckets)
             began = time.monotonic()
-            settled = self._await_marker()
+            is_certain = self._await_marker()
             deadline += time.monotonic() - began
             after, mirrored = compared.read_source_rows(buckets), compared.read_mirror_rows(buckets)
             unequal = {k for k in after.keys() | mirrored.keys() if after.get(k) != mirrored.get(k)}
@@ -169,10 +169,10 @@ class Verification:
             if unequal == unchanged or time.monotonic() > deadline:
                 found = [RowDifference(table, k, after.get(k), mirrored.get(k)) for k in sorted(unequal)]
                 found[:NAMED_ROWS] = self._add_last_changes(compared, table, found[:NAMED_ROWS])
-                settled = settled and unequal == unchanged
-                return TableComparison(table, rows, tuple(found), len(differing), compared.buckets, settled, {})
+                is_certain = is_certain and unequal == unchanged
+                return TableComparison(table, rows, tuple(found), len(differing), compared.buckets, is_certain, {})
         inexpressible = {} if differing else compared.count_inexpressible()
-        return TableComparison(table, rows, (), len(differing), compared.buckets, settled, inexpressible)
+        return TableComparison(table, rows, (), len(differing), compared.buckets, is_certain, inexpressible)
 
     def _add_last_changes(self, compared: ComparedTable, table: str, found: list[RowDifference]) -> list[RowDifference]:
         """Add the last commit of each row; if Kafka cannot answer, the comparison stays valid."""
@@ -252,7 +252,7 @@ class TableComparison:
     buckets: int
     """How many buckets differ for good."""
     of_buckets: int
-    settled: bool
+    is_certain: bool
     """False if the mirror did not pass the marker in time, or a row kept changing."""
     inexpressible: Mapping[str, int]
     """Source values that are null in the mirror, by column: its type cannot express them."""
@@ -265,5 +265,5 @@ class TableComparison:
             )
         named = "".join(f"\n  {difference}" for difference in self.different[:NAMED_ROWS])
         more = f"\n  and {len(self.different) - NAMED_ROWS} more" if len(self.different) > NAMED_ROWS else ""
-        doubt = "" if self.settled else "\n  (the mirror did not catch up in time, so it may only be behind)"
+        doubt = "" if self.is_certain else "\n  (the mirror did not catch up in time, so it may only be behind)"
         return f"{self.table}: {self.rows} rows, DIFFERENT in {self.buckets} of {self.of_buckets} buckets:{named}{more}{doubt}"

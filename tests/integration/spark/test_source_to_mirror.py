@@ -93,7 +93,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
         for choice in choices:
             lake.choice = choice
             compared = _verified(lake, here)
-            assert [(c.table, c.buckets, c.settled) for c in compared] == [(name, 0, True) for name in NAMES]
+            assert [(c.table, c.buckets, c.is_certain) for c in compared] == [(name, 0, True) for name in NAMES]
 
         here.sql("COMMIT PREPARED 'in doubt'")
         key = here.ask("SELECT min(id) FROM item")

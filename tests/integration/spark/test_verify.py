@@ -142,7 +142,7 @@ def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, data
     lake.mirror()
     (compared,), said = _verify(lake, database)
     assert [d.key for d in compared.different] == ["2"]
-    assert compared.settled
+    assert compared.is_certain
     assert "DIFFERENT in 1 of" in said[0]
 
 

@@ -87,7 +87,7 @@ def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
 ) -> None:
     names = "session collector worker loading timers doubt_warnings registrar"
     state = MagicMock(unanswered=("one",) if committing else ())
-    executor = MagicMock(group_records=rows, group_bytes=size, group_outcome_bytes=outcomes)
+    executor = MagicMock(batch_records=rows, batch_bytes=size, batch_outcome_bytes=outcomes)
     parts: Any = {name: MagicMock() for name in names.split()}
     run = Run(
         **parts,
