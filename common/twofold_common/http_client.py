@@ -9,6 +9,7 @@ import io
 import ssl
 import urllib.error
 import urllib.request
+from functools import cache
 from http.client import HTTPMessage
 from typing import IO, Any, Final
 from urllib.parse import urlsplit
@@ -29,9 +30,17 @@ def open_url(
     `may_leave`: the request has no credentials, and the content is checked, so that another server
     may give it; but not one without TLS in the place of one with TLS.
     """
-    https = urllib.request.HTTPSHandler(context=context)
+    https = urllib.request.HTTPSHandler(context=context or _default_context())
     opener = urllib.request.build_opener(https, _Redirects(may_leave=may_leave))
     return opener.open(request, timeout=timeout_s)
+
+
+@cache
+def _default_context() -> ssl.SSLContext:
+    """Read this machine's certificates once. From Python 3.12 on the handler would read them for
+    each request, also for one without TLS.
+    """
+    return ssl.create_default_context()
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

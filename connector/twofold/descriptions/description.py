@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Self
 
 from twofold.descriptions.hidden_columns import CatalogColumn
@@ -164,7 +165,10 @@ class Description:
 
     def to_text(self) -> str:
         """Return the text for the pin."""
-        return json.dumps([FORMAT, *astuple(self)], separators=(",", ":"), default=sorted)
+        *own, columns, keys, attributes, labels, partitions, links, publication, former = _values(self)
+        own += [[*map(_values, columns)], [*map(_values, keys)], attributes, labels, partitions, links]
+        own += [publication and _values(publication), former]
+        return _encode([FORMAT, *own])
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
@@ -253,6 +257,18 @@ class Description:
                 own["columns"],
             ),
         )
+
+
+_FIELDS = {
+    kind: attrgetter(*(each.name for each in fields(kind))) for kind in (Column, KeyIndex, Publication, Description)
+}
+_encode = json.JSONEncoder(separators=(",", ":"), default=sorted).encode
+
+
+def _values(described: Column | KeyIndex | Publication | Description) -> tuple[Any, ...]:
+    """Return the values of the fields. `astuple` would copy each of them, which takes long."""
+    values: tuple[Any, ...] = _FIELDS[type(described)](described)
+    return values
 
 
 def _key(*values: Any) -> KeyIndex:

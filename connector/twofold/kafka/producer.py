@@ -41,7 +41,7 @@ from twofold.kafka.client import (
 from twofold.kafka.deliveries import Deliveries, DeliveryCallback, PartitionWrites
 from twofold.kafka.late_ends import EndRule
 from twofold.kafka.record_sizes import largest_value, too_large
-from twofold.kafka.row_batch import Record
+from twofold.kafka.row_batch import Record, RowBatch
 from twofold.kafka.watch import Watch
 
 _SLICE_S: Final = 5.0
@@ -55,6 +55,9 @@ _PRODUCE_S_MAX: Final = 3600.0
 """A large transaction takes as long as Kafka takes; `call_timeout_s` bounds each step that makes
 no progress."""
 _METADATA_S: Final = 1.0
+_ASKED_EACH: Final = 8
+"""So many new topics of a batch are asked for one by one. The leaders of more come by one question
+for all, behind their rows: a transaction over 1,000 tables would wait 1,000 times."""
 _CHUNK: Final = 10_000
 """The number of records per call of librdkafka. Between two chunks delivery reports are served,
 so that its queue drains while a large transaction is written."""
@@ -115,6 +118,16 @@ class TransactionalProducer:
         if not self._begun or open_s < self._transaction_timeout_s:
             return None
         return f"the transaction of {self.transactional_id} was open for {open_s:.0f} s, longer than its timeout of {self._transaction_timeout_s:g} s, and the broker has aborted it"
+
+    def produce_batch(self, batch: RowBatch, *, every: bool = False) -> None:
+        """Hand over all records of a batch, as `produce` does."""
+        new = [topic for topic in batch.topics if topic not in self._known_topics]
+        if asks_behind := len(new) > _ASKED_EACH:
+            self._known_topics.update(new)
+        for topic, partition, records in batch.partitions():
+            self.produce(topic, partition, records, every=every)
+        if asks_behind:
+            self._ask_for_leaders(None)
 
     def produce(self, topic: str, partition: int, records: list[Record], *, every: bool = False) -> None:
         """Hand the records over, in order.
@@ -236,20 +249,23 @@ class TransactionalProducer:
             raise RunEnded(f"Kafka: the producer {self.transactional_id} was destroyed after an error")
         return self._producer
 
-    def _ask_for_leaders(self, topic: str) -> None:
-        """Ask for a topic's leaders before its first row, so that librdkafka knows them in time.
+    def _ask_for_leaders(self, topic: str | None) -> None:
+        """Ask for a topic's leaders before its first row, so that librdkafka knows them in time;
+        None: for those of all topics, of which it keeps the topics that it has rows for.
 
         librdkafka asks by itself too. But where two topics come within microseconds of each other,
         it can overlook the second one until `retry.backoff.ms` is over: for a second nothing is
         sent. An error of this question does not matter, because librdkafka asks for unknown leaders
         while it takes the rows.
         """
+        of = topic or "all topics"
         with (
-            self._watch.call(f"{self.transactional_id}: asking for the leaders of {topic}", _METADATA_S + 2 * _SLICE_S),
+            self._watch.call(f"{self.transactional_id}: asking for the leaders of {of}", _METADATA_S + 2 * _SLICE_S),
             contextlib.suppress(KafkaException),
         ):
             self._alive.list_topics(topic, _METADATA_S)
-        self._known_topics.add(topic)
+        if topic is not None:
+            self._known_topics.add(topic)
 
     def _enqueue(self, topic: str, partition: int, records: list[Record], on_delivery: DeliveryCallback | None) -> None:
         producer, deadline, done = self._alive, time.monotonic() + self._timeout_s, 0

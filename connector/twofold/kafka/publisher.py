@@ -83,8 +83,7 @@ class Publisher:
         self._begin_main()
         self._wait_beside(batch)
         with _may_outlast(self._main):
-            for topic, partition, records in batch.partitions():
-                self._main.produce(topic, partition, records)
+            self._main.produce_batch(batch)
         self._kept.keep(batch)
         failpoints.hit("after_produce")
 
@@ -128,8 +127,7 @@ class Publisher:
         for batch in batches:
             self._wait_beside(batch)
             with _may_outlast(producer):
-                for topic, partition, records in batch.partitions():
-                    producer.produce(topic, partition, records, every=True)
+                producer.produce_batch(batch, every=True)
         failpoints.hit("after_produce")
         self._sent.add(producer)
 

@@ -18,7 +18,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
@@ -116,6 +116,25 @@ class Registrar:
 
     def register_envelope(self, shape: TableShape, topic: str) -> int:
         return self._ask(lambda: self._subjects.register_envelope(shape, topic))
+
+    @contextlib.contextmanager
+    def knowing_versions(self, topics: Iterable[str]) -> Iterator[None]:
+        """Within it the subjects of these new topics are known: all are asked for at its beginning,
+        several at once.
+        """
+        asked = tuple(topics)
+        if asked:
+            self._ask(lambda: self._subjects.read_versions(asked))
+        try:
+            yield
+        finally:
+            self._subjects.forget_versions()
+
+    def register_all(self, tables: Sequence[tuple[TableShape, str]]) -> list[int]:
+        """Register the schemas of these tables and topics, several at once; return the envelopes'
+        ids. The keys' are then known.
+        """
+        return self._ask(lambda: self._subjects.register_all(tables))
 
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
         self._ask(lambda: self._subjects.withdraw_key(shape, topic))

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from twofold.errors import Refused, SetupError, TwofoldError
 from twofold.kafka.schema_registry import Registry, key_subject, value_subject
@@ -21,6 +23,10 @@ from twofold_avro.types import encoding_of
 from twofold_common.table_names import table_argument
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_Item = TypeVar("_Item")
+_SIDE_BY_SIDE = 8
+"""So many questions about many tables are asked at once."""
 RequireRules = Callable[[TableShape, Any, str | None], None]
 """Refuses a shape that would show what an earlier envelope hid.
 
@@ -35,6 +41,20 @@ class Subjects:
         self._registry = registry
         self._prefix = prefix
         self._require_rules = require_rules
+        self._versions: dict[str, list[str]] = {}
+        """Of topics whose schemas are about to be registered: what their subjects have."""
+
+    def read_versions(self, topics: Iterable[str]) -> None:
+        """Read what these topics' subjects have, several at once.
+
+        It counts until the topic's next registration, or until `forget_versions`.
+        """
+        asked = list(topics)
+        read = _side_by_side(lambda topic: self._registry.versions(value_subject(topic)), asked)
+        self._versions = dict(zip(asked, read, strict=True))
+
+    def forget_versions(self) -> None:
+        self._versions = {}
 
     def key(self, shape: TableShape) -> str | None:
         """Return the message key's schema; None without a key."""
@@ -74,7 +94,8 @@ class Subjects:
     def _last_envelope(self, topic: str, pin: Pin | None) -> str | None:
         if pin and pin.value_schema_id is not None:
             return self._registry.schema(pin.value_schema_id)
-        versions = self._registry.versions(value_subject(topic))
+        known = self._versions.get(topic)
+        versions = self._registry.versions(value_subject(topic)) if known is None else known
         return versions[-1] if versions else None
 
     def ask_ahead(self, topic: str, pin: Pin) -> None:
@@ -123,7 +144,9 @@ class Subjects:
         """
         subject, text = value_subject(topic), self._envelope(shape)
         new = json.loads(text)
-        versions = [json.loads(version) for version in self._registry.versions(subject)]
+        known_versions = self._versions.pop(topic, None)
+        texts = self._registry.versions(subject) if known_versions is None else known_versions
+        versions = [json.loads(version) for version in texts]
         for version in versions:
             if columns := misread(version, new):
                 raise _misread_columns(shape, columns)
@@ -140,6 +163,18 @@ class Subjects:
             _log.warning("%s; remedy: %s", what, remedy)
         return registered
 
+    def register_all(self, tables: Sequence[tuple[TableShape, str]]) -> list[int]:
+        """Register the schemas of these tables and topics, several at once; return the envelopes'
+        ids.
+        """
+
+        def register(table: tuple[TableShape, str]) -> int:
+            shape, topic = table
+            self.register_key(self.key(shape), topic)
+            return self.register_envelope(shape, topic)
+
+        return _side_by_side(register, tables)
+
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
         """Delete the key's subject of a table that has no key any more: readers would expect
         keys.
@@ -152,6 +187,38 @@ class Subjects:
 
     def _envelope(self, shape: TableShape) -> str:
         return canonical(envelope_schema(shape, self._prefix))
+
+
+def _side_by_side(call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
+    """Return each item's result; several calls are made at once. After an error none begins, and
+    the error of the first of the items is raised.
+
+    Whoever waits may give up, as at a stop: the threads do not keep the process from its end.
+    """
+    left, results, errors = deque(enumerate(items)), dict[int, _T](), dict[int, BaseException]()
+
+    def work() -> None:
+        while left and not errors:
+            try:
+                number, item = left.popleft()
+            except IndexError:  # another thread has the last one
+                return
+            try:
+                results[number] = call(item)
+            except BaseException as error:
+                errors[number] = error
+
+    threads = [
+        threading.Thread(target=work, name=f"registry-{number}", daemon=True)
+        for number in range(min(_SIDE_BY_SIDE, len(left)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
+    return [results[number] for number in range(len(items))]
 
 
 def readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> tuple[str, str]:

@@ -8,7 +8,7 @@ an empty topic of the same name would hide that.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
     NewTopic,
     ResourceType,
+    TopicMetadata,
 )
 
 from twofold.errors import Refused, SetupError, Unreachable
@@ -48,6 +49,10 @@ _UNACCEPTABLE = {
     KafkaError.POLICY_VIOLATION,
 }
 """Errors that Kafka repeats however often it is asked to create the topic."""
+
+
+_DESCRIBED = 200
+"""The most topics in one request for settings."""
 
 
 class Topics:
@@ -151,21 +156,26 @@ class Topics:
         they agree.
         """
         with sorted_errors(f"reading the topics at {self._bootstrap}"):
-            topics = cluster_metadata(self._admin, self._timeout_s).topics
-            listed = {name: topics[name] for name in names if name in topics and topics[name].partitions}
-            resources = [ConfigResource(ResourceType.TOPIC, name) for name in listed]
-            futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s) if resources else {}
-            errors = [kafka_error_of(future.exception()) for future in futures.values()]
-            if any(error is not None and error.code() == UNKNOWN_TOPIC for error in errors):
-                return None
-            configs = {
-                r.name: TopicConfig(f"topic {r.name}", {k: e.value for k, e in f.result().items()})
-                for r, f in futures.items()
-            }
+            listed = self._list(names)
+            configs: dict[str, TopicConfig] = {}
+            for few in _portions([*listed]):
+                resources = [ConfigResource(ResourceType.TOPIC, name) for name in few]
+                futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
+                errors = [kafka_error_of(future.exception()) for future in futures.values()]
+                if any(error is not None and error.code() == UNKNOWN_TOPIC for error in errors):
+                    return None
+                for resource, future in futures.items():
+                    settings = {name: entry.value for name, entry in future.result().items()}
+                    configs[resource.name] = TopicConfig(f"topic {resource.name}", settings)
         return {
             name: ExistingTopic(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])
             for name, t in listed.items()
         }
+
+    def _list(self, names: Collection[str]) -> dict[str, TopicMetadata]:
+        """Return the topics of these names that exist, by one broker's view."""
+        topics = cluster_metadata(self._admin, self._timeout_s).topics
+        return {name: topics[name] for name in names if name in topics and topics[name].partitions}
 
     def _create(self, missing: list[RequiredTopic]) -> None:
         policy = self._policy
@@ -203,10 +213,24 @@ class Topics:
     def _await_created(self, names: list[str]) -> dict[str, ExistingTopic]:
         """Wait until every broker's metadata has the new topics, which takes a moment."""
         deadline = time.monotonic() + self._timeout_s
-        while len(existing := self._describe(names)) < len(names):
+        while True:
+            with sorted_errors(f"reading the topics at {self._bootstrap}"):
+                hidden = set(names) - self._list(names).keys()
+            if not hidden:  # settings are the larger answer: they are not asked for in vain
+                existing = self._describe(names)
+                hidden = set(names) - existing.keys()
+            if not hidden:
+                return existing
             if time.monotonic() > deadline:
                 raise Unreachable(
-                    f"Kafka created the topics {', '.join(set(names) - set(existing))} but does not show them; see its controller's log"
+                    f"Kafka created the topics {', '.join(sorted(hidden))} but does not show them; see its controller's log"
                 )
             time.sleep(PAUSE_S)
-        return existing
+
+
+def _portions(names: list[str]) -> Iterator[list[str]]:
+    """Yield the topics in parts whose settings are asked for together: an answer has about ten
+    thousand bytes a topic, and ten times as many in memory.
+    """
+    for start in range(0, len(names), _DESCRIBED):
+        yield names[start : start + _DESCRIBED]

@@ -125,11 +125,15 @@ class Tables:
             if (pin := self.pins.find(topic)) and pin.is_passed_over:
                 raise TopicRestart(f"{relation.schema}.{relation.table}", topic, relation.oid)
             self.pins.note_if_recreated(topic, relation.oid)
-        new = (relation for relation in relations if self.pins.topic_of(relation) not in self.pins)
-        tables = [table for relation in new if not (table := self.describe(relation).table).committed]
-        made = self._registrar.ensure(map(_wanted, tables)) if tables else {}
-        for table in tables:
-            self._commit(table, partitions=made[table.topic])
+        new = [relation for relation in relations if self.pins.topic_of(relation) not in self.pins]
+        with self._registrar.knowing_versions(map(self.pins.topic_of, new)):
+            tables = [table for relation in new if not (table := self.describe(relation).table).committed]
+            if not tables:
+                return
+            made = self._registrar.ensure(map(_wanted, tables))
+            ids = self._registrar.register_all([(table.shape, table.topic) for table in tables])
+        for table, value_id in zip(tables, ids, strict=True):
+            self._commit(table, value_id=value_id, partitions=made[table.topic])
 
     def relation(self, relation: m.Relation, *, committed: bool = True, told: Told = NOTHING_TOLD) -> None:
         """Note a table's new description from the stream. It counts with the first row.

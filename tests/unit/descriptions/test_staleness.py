@@ -193,3 +193,16 @@ PARTS = ["_changed_columns", "_changed_types", "_changed_publication", "_came_ba
 def test_a_comparison_without_one_of_its_parts_is_found(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staleness, part, lambda *_, **__: ())
     assert verdicts()
+
+
+def test_the_text_in_pins_stays_as_it_is() -> None:
+    """A pin with another text of the same table would be written again, for each table."""
+    described = replace(TABLE, former=frozenset({(5, "z"), (4, "w")}), links=(800,))
+    text = (
+        '[3,15,16400,10,"r","f",500,500,16403,"files","altered",[[1,"id",23,-1,"",false,5],[2,"v",23,-1,"",false,5],'
+        '[3,"twice",23,-1,"s",false,5]],[[16405,16406,true,true,false,[1]],[16407,0,true,false,false,[2]]],'
+        '[[16500,1,"a"],[16500,2,"b"]],[[16600,"sad"],[16601,"glad"]],[[16700,true]],[800],'
+        '[900,500,10,"bank","iudt",true,"n",[901],"where",null],[[4,"w"],[5,"z"]]]'
+    )
+    assert described.to_text() == text
+    assert replace(described, publication=None).to_text().endswith('[800],null,[[4,"w"],[5,"z"]]]')

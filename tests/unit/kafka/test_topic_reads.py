@@ -114,8 +114,10 @@ class Admin:
 
     def __init__(self, *first: Exception | int) -> None:
         self.first = [*first]
+        self.asked: list[int] = []
 
     def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Admin]:
+        self.asked.append(len(asked))
         return dict.fromkeys(asked, self)
 
     def result(self) -> SimpleNamespace:
@@ -139,3 +141,11 @@ def test_a_partition_that_no_broker_is_ready_to_speak_of_is_asked_again(
     admin.first = [first] * 9
     with pytest.raises(TwofoldError):
         TopicReader(settings).bounds([A])
+
+
+def test_many_partitions_are_asked_for_in_portions() -> None:
+    """librdkafka's time grows with the square of their number."""
+    admin, places = Admin(), [PartitionId("a", partition) for partition in range(1200)]
+    settings: Any = SimpleNamespace(call_timeout_s=5.0, secrets=SimpleNamespace(open=lambda *_: admin), admin=dict)
+    assert TopicReader(settings).bounds(places) == dict.fromkeys(places, Bounds(7, 7, 7))
+    assert admin.asked == [500, 500, 200] * 3

@@ -1,0 +1,121 @@
+"""What many new tables cost the registry and Kafka: each question once, and not one after the
+other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from twofold.errors import Refused
+from twofold.kafka.registrar import Registrar
+from twofold.kafka.topic_rules import RequiredTopic
+from twofold.source import messages as m
+from twofold.tables.tables import Tables
+from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+
+TABLES = 24
+TOGETHER = 8
+
+
+class Catalog:
+    def shape(self, relation: m.Relation, told: None = None) -> TableShape:
+        column = ColumnShape("id", TypeShape(20, "pg_catalog", "int8"), in_key=True, in_identity=True)
+        return TableShape(relation.oid, relation.schema, relation.table, (column,), relation.replica_identity)
+
+    def add_comments(self, shape: TableShape) -> TableShape:
+        return shape
+
+
+class Registry:
+    """It answers the first questions of each kind only once several wait for their answers."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.refused: frozenset[str] = frozenset()
+        self._together = {kind: threading.Barrier(TOGETHER) for kind in ("versions", "register")}
+
+    def _wait(self, kind: str, subject: str) -> None:
+        self.asked[kind, subject] += 1
+        if not self.refused and subject.endswith("-value"):  # a multiple of TOGETHER
+            self._together[kind].wait(20)
+
+    def versions(self, subject: str) -> list[str]:
+        self._wait("versions", subject)
+        return []
+
+    def register(self, subject: str, _text: str) -> int:
+        self._wait("register", subject)
+        if subject in self.refused:
+            raise Refused(f"the registry refuses {subject}", at_stake="", repair="")
+        return 100 + int(subject.removeprefix("p.app.t").partition("-")[0])
+
+
+class Topics:
+    def __init__(self) -> None:
+        self.requests = 0
+
+    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
+        self.requests += 1
+        return {each.name: each.partitions for each in wanted}
+
+
+def relation(number: int) -> m.Relation:
+    return m.Relation(number + 1, "app", f"t{number}", "default", (m.RelationColumn("id", 20, -1, True),))
+
+
+def tables(registry: Any, topics: Any) -> Tables:
+    catalog: Any = Catalog()
+    return Tables(
+        prefix="p",
+        database="db",
+        publication="p",
+        partitions=6,
+        tombstones=True,
+        placeholders=False,
+        catalog=catalog,
+        registrar=Registrar(registry, topics, "p"),
+        pins={},
+        load_first=True,
+    )
+
+
+def test_new_tables_are_registered_side_by_side_with_three_questions_each() -> None:
+    registry, topics = Registry(), Topics()
+    made = tables(registry, topics)
+    made.announce(map(relation, range(TABLES)))
+    for number in range(TABLES):
+        pin = made.pins[f"p.app.t{number}"]
+        assert (pin.partitions, pin.key_schema_id, pin.value_schema_id) == (6, 100 + number, 100 + number)
+    assert topics.requests == 1
+    # This registry does not remember, as the real one's client does: the key's id is asked twice.
+    assert {kind: n for (kind, subject), n in registry.asked.items() if subject == "p.app.t7-value"} == {
+        "versions": 1,
+        "register": 1,
+    }
+    made.announce(map(relation, range(TABLES)))
+    assert topics.requests == 1
+
+
+def test_the_first_refused_table_is_named_and_nothing_is_pinned() -> None:
+    registry = Registry()
+    registry.refused = frozenset({"p.app.t3-value", "p.app.t20-value"})
+    made = tables(registry, Topics())
+    with pytest.raises(Refused, match=r"p\.app\.t3-value"):
+        made.announce(map(relation, range(TABLES)))
+    assert not made.pins.all
+
+
+def test_what_a_subject_has_is_asked_again_at_the_next_registration() -> None:
+    """Somebody may have registered another version since."""
+    registry = Registry()
+    registry.refused = frozenset({"p.app.t0-value"})
+    made = tables(registry, Topics())
+    for _ in range(2):
+        with pytest.raises(Refused):
+            made.announce([relation(0)])
+    assert registry.asked["versions", "p.app.t0-value"] == 2
