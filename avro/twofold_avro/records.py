@@ -96,6 +96,7 @@ class Commit(Record):
     ranges: tuple[Range, ...] = ()
     backfilling: tuple[str, ...] = ()
     stream_id: str = ""
+    stale: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,19 @@ from twofold_avro.schemas import canonical, fixed
 PLACE = RecordPlace("bank.progress", 0, 4711)
 _OUTCOME = PreparedOutcome("7:0/100", 7, "gid", 100, 200, 5, "global", "branch")
 VALUES: tuple[Record, ...] = (
-    Commit(5, "prepared", 100, 5, 1, 3, (_OUTCOME,), (Range("bank.public.t", 0, 1, 2, 2),), ("bank.public.t",)),
+    Commit(
+        5,
+        "prepared",
+        100,
+        5,
+        1,
+        3,
+        (_OUTCOME,),
+        (Range("bank.public.t", 0, 1, 2, 2),),
+        ("bank.public.t",),
+        "s",
+        ("bank.public.t",),
+    ),
     Progress(100, 5, "74", 1, "bank", "bank", 8, 5),
     Pin("public", "t", 6, '"string"', 1, 2, "running", b"bound", 16384, None),
     Prepared(7, "gid", 100, 5, "open", 3, ("bank.public.t",), "global", "branch", 4),

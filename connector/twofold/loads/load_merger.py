@@ -66,6 +66,7 @@ class LoadMerger:
             for topic, pin in pins.items()
             if pin.backfill != "ready"
         }
+        self._stale = {topic for topic, pin in pins.items() if pin.stale}
         self._watched = {topic: WatchedTopic() for topic in self._lives}
         """The topics of tables in backfill."""
         self._unwritten: set[str] = set()
@@ -106,9 +107,9 @@ class LoadMerger:
         frontier: Frontier | None = None,
     ) -> Published:
         """Commit the main producer's transaction; the pins hold each backfill's progress."""
-        if commit is not None:
-            commit = replace(commit, backfilling=tuple(sorted(self._watched)))
         written = self._pins_to_write(pins)
+        if commit is not None:
+            commit = self._complete_commit(commit)
         done = self._publisher.commit_main(commit, progress, ledger=ledger, pins=written, frontier=frontier)
         return Published(done, written)
 
@@ -119,9 +120,13 @@ class LoadMerger:
 
         It has no rows of tables in backfill, because such prepared transactions are parked.
         """
-        commit = replace(commit, backfilling=tuple(sorted(self._watched)))
         written = self._pins_to_write(pins)
+        commit = self._complete_commit(commit)
         return Published(self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=written), written)
+
+    def _complete_commit(self, commit: Commit) -> Commit:
+        """Return the commit record with the tables' states, as the pins that it travels with."""
+        return replace(commit, backfilling=tuple(sorted(self._watched)), stale=tuple(sorted(self._stale)))
 
     # --- a load's own Kafka transactions
 
@@ -223,6 +228,8 @@ class LoadMerger:
         self._pins |= pins
         complete = {topic: self._complete_pin(topic, self._pins[topic]) for topic in self._unwritten | pins.keys()}
         self._pins |= complete
+        for topic, pin in complete.items():
+            (self._stale.add if pin.stale else self._stale.discard)(topic)
         self._unwritten.clear()
         return complete
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from twofold_avro.names import topic_of
@@ -74,11 +74,15 @@ class NextCut:
             committed_us=last.committed_us,
             whole=not self._ahead,
             versions=versions,
-            backfilling=tuple(sorted(name for name in versions if self._topic_of(name) in last.backfilling)),
+            backfilling=self._select(versions, last.backfilling),
             stopped=tuple(sorted(stopped)),
             stream_id=last.stream_id,
             offset=last.offset,
+            stale=self._select(versions, last.stale),
         )
+
+    def _select(self, tables: Iterable[str], topics: Collection[str]) -> tuple[str, ...]:
+        return tuple(sorted(name for name in tables if self._topic_of(name) in topics))
 
     def _topic_of(self, table: str) -> str:
         return topic_of(self._prefix, *to_postgres_names(table))

@@ -66,6 +66,15 @@ class Tables(Mapping[str, DataFrame]):
             )
         return next(iter(self.members.values()))
 
+    @property
+    def stale(self) -> tuple[str, ...]:
+        """The tables that lack, or may lack, changes that PostgreSQL did not send.
+
+        `twofold status` has the reasons. Until a reload, readers see such a table as it is.
+        """
+        places = self._places.items()
+        return tuple(name for name, (prefix, table) in places if table in self.members[prefix].stale)
+
     def __getitem__(self, name: str) -> DataFrame:
         prefix, table = self._places[name]
         cut = self.members[prefix]

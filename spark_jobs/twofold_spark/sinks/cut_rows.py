@@ -16,7 +16,7 @@ COLUMNS = (
     "number bigint, prefix string, joined boolean, sequence bigint, commit_offset bigint, applied_lsn bigint, "
     "committed_at timestamp, published_at timestamp, whole boolean, "
     "tables array<struct<name: string, version: bigint>>, backfilling array<string>, stopped array<string>, "
-    "stream_id string"
+    "stream_id string, stale array<string>"
 )
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -40,6 +40,7 @@ def make_rows(cut: GlobalCut) -> list[dict[str, Any]]:
             "backfilling": list(part.backfilling),
             "stopped": list(part.stopped),
             "stream_id": part.stream_id,
+            "stale": list(part.stale),
         }
         for prefix, part, joined in cut.parts
     ]
@@ -59,6 +60,7 @@ def combine_rows(number: int, rows: Iterable[Any]) -> GlobalCut:
             stopped=tuple(row["stopped"]),
             stream_id=row["stream_id"],
             offset=row["commit_offset"],
+            stale=tuple(row["stale"]),
         )
     return GlobalCut(number, parts[True], parts[False])
 

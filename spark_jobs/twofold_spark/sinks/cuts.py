@@ -49,6 +49,8 @@ class Cut:
     """
     offset: int = -1
     """The offset of its last commit record."""
+    stale: tuple[str, ...] = ()
+    """Tables (`schema.name`) that lack, or may lack, changes that PostgreSQL did not send."""
 
     @property
     def identity(self) -> CommitIdentity:

@@ -56,6 +56,7 @@ class CommitRecord:
     stream_id: str = ""
     reload: bool = False
     """A reload of its one table begins here: the first record of each partition is a truncate."""
+    stale: tuple[str, ...] = ()
 
     @property
     def identity(self) -> CommitIdentity:

@@ -117,4 +117,5 @@ def to_commit_record(row: Row, topic: str) -> CommitRecord:
         backfilling=tuple(row["backfilling"]),
         stream_id=row["stream_id"],
         reload=row["kind"] == "reload",
+        stale=tuple(row["stale"]),
     )

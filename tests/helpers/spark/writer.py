@@ -212,6 +212,7 @@ class Writer:
         self.sequence = 0
         self.stream_id = uuid.uuid4().hex
         self.backfilling: tuple[str, ...] = ()
+        self.stale: tuple[str, ...] = ()
         self._lsn = 1000
         self._xid = 700
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -311,6 +312,7 @@ class Writer:
             ranges=tuple(records.Range(t, p, s.first, s.last, s.count) for (t, p), s in sorted(tx.stretches.items())),
             backfilling=self.backfilling,
             stream_id=self.stream_id,
+            stale=self.stale,
         )
         self.declare(tx.producer, commit)
         tx.producer.commit_transaction(30)

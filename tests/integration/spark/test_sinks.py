@@ -60,10 +60,13 @@ def test_the_tables_are_what_was_committed(kept: Lake) -> None:
     assert copies == {(2, "x"): 1, (3, None): 1}
     told_apart = {row["_key_until"]: row["name"] for row in kept.table(periods).collect()}
     assert told_apart == {"-infinity": "first -infinity", "infinity": "third"}
+    assert kept.cut().stale == ()
+    w.stale = (w.topics[docs].name, "bank.public.not_in_the_mirror")
     with w.commit() as tx:
         tx.truncate(docs)
         tx.upsert(docs, {"id": 7, "title": "after", "body": "b", "more": 1})
     kept.mirror()
+    assert kept.cut().stale == ("public.docs",)
     assert kept.rows(docs) == w.model[docs] == {7: {"id": 7, "title": "after", "body": "b", "more": 1}}
     assert [a.cut.sequence for a in kept.applied] == [1, 2, 3]
     assert kept.cut().cut.sequence == 3

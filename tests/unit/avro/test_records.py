@@ -29,7 +29,19 @@ OUTCOME = PreparedOutcome("7:100", 7, "gid", 100, 200, 1_700_000_000_123_456, "g
 SOURCE = Source("0.1", "shop", "db", 1, 1_000, 2**62, gid="g", txId=7, global_id="global", branch="branch")
 COMMITTED = Source("0.1", "shop", "db", 1, 1_000, 2**62, txId=7, commit_lsn=2**62 + 100)
 RECORDS: list[Record] = [
-    Commit(1, "prepared", 2**62, 1_700_000_000_123_456, 1, 2, (OUTCOME,), (Range("t", 3, 10, 12, 2),), ("a", "b"), "s"),
+    Commit(
+        1,
+        "prepared",
+        2**62,
+        1_700_000_000_123_456,
+        1,
+        2,
+        (OUTCOME,),
+        (Range("t", 3, 10, 12, 2),),
+        ("a", "b"),
+        "s",
+        ("c",),
+    ),
     Commit(1, "batch", 0, -1, 0, 0),
     Progress(1, 2, "18446744073709551615", 3, "db", "slot", 8, 1_700_000_000_123_456, "s"),
     Pin("public", "t", 6, '{"a":1}', 3, 4, "running", b"\0\xff"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -471,3 +472,11 @@ def test_a_commit_record_has_the_tables_that_were_in_backfill_when_it_was_made(w
         here.merger.watch(topic, watch)
     here.merger.commit(COMMIT, PROGRESS, pins=here.tables.pins.take_unwritten())
     assert [commit.backfilling for commit in here.topic.commits] == [(TOPIC,), (TOPIC, "bank.public.other")]
+
+
+def test_a_commit_record_has_the_tables_that_are_stale_by_the_pins_it_travels_with(world: Making) -> None:
+    stale = replace(pin("ready"), stale="rewritten")
+    here, other = world(stale), {"bank.public.other": replace(stale, table="other")}
+    for pins in ({}, other, {TOPIC: pin("ready")}):
+        here.merger.commit(COMMIT, PROGRESS, pins=pins)
+    assert [commit.stale for commit in here.topic.commits] == [(TOPIC,), (TOPIC, *other), (*other,)]
