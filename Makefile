@@ -80,6 +80,7 @@ interface: ready ## List the public interface from the code into docs/reference/
 	mkdir -p dist
 	$(BIN)/python deploy/interface.py > dist/interface.json
 	mv dist/interface.json docs/reference/interface.json
+	$(BIN)/python -c "from twofold.source.ddl_messages import install_script; print(end=install_script('bank'))" > docs/reference/event-triggers.sql
 
 .PHONY: diagrams
 diagrams: ready ## Draw the pictures of docs/inside from their text sources.

@@ -177,6 +177,12 @@ SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namesp
 """
 
 
+def install_script(*connectors: str) -> str:
+    """Return what `install` runs for these connectors, by their slots, as a person runs it."""
+    statements = *INSTALL, _comment(set(connectors)).as_string(None)
+    return "".join(f"{statement};\n" for statement in statements)
+
+
 def install(conninfo: str, connector: str) -> bool:
     """Make the triggers, or note that this connector uses them too. Return False if nothing had to
     be changed.
@@ -187,17 +193,16 @@ def install(conninfo: str, connector: str) -> bool:
         users = _users(connection)
         if connector in users and not flaws_in(connection):
             return False
-        comment = _comment({*users, connector})
         try:
             with connection.transaction():
                 _drop_renamed(connection)
                 for statement in INSTALL:
                     connection.execute(statement)
-                connection.execute(comment)
+                connection.execute(_comment({*users, connector}))
         except psycopg.errors.InsufficientPrivilege as error:
             raise SetupError(
                 f"this role may not make event triggers: {error.diag.message_primary}; remedy: set source.ddl_messages = false, or let a superuser run this in the database, and then twofold init again:\n"
-                + "".join(f"{statement};\n" for statement in (*INSTALL, comment.as_string(None)))
+                + install_script(*users, connector)
             ) from error
         return True
 
