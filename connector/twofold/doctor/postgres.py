@@ -267,7 +267,17 @@ def _failover(source: Source) -> Iterator[Finding]:
 
 
 def _ddl_messages(source: Source) -> Iterator[Finding]:
-    if source.slot is None or not source.config.source.ddl_messages:
+    if source.slot is None:
+        return
+    if not source.config.source.ddl_messages:
+        yield _finding(
+            "ddl_messages",
+            Severity.NOTE,
+            "source.ddl_messages is off: of a definition that was changed and changed back, only what the catalog keeps is noticed",
+            "a column that is renamed, written and renamed back between two comparisons leaves stale rows; event triggers put each change into the stream",
+            "source.ddl_messages = true",
+            "twofold init",
+        )
         return
     if not (flaws := ddl_messages.flaws_in(source.connection)):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
@@ -68,6 +69,8 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
     assert "NOT TOLD: event trigger twofold_ddl is disabled" in here.twofold("status").stdout
     assert "event triggers made" in here.twofold("init", ok=True).stdout
     assert flaws(here) == ""
+    here.configure({"source": {"ddl_messages": False}})
+    assert "source.ddl_messages is off" in flaws(here)
     removed = provisioning.drop(here.conninfo, load(here.file).slot, [here.prefix]).removed
     assert "event triggers and schema twofold" in removed
 
@@ -95,14 +98,20 @@ TWO_OF_ONE_KEY = ("INSERT INTO pair VALUES (1, {n})", "DELETE FROM pair WHERE id
 class Pairs:
     """A table whose key is its unique index, and that has one row of key 1 after each step."""
 
-    def __init__(self, make: Maker, *, forced: bool = False) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Installation],
+        *,
+        forced: bool = False,
+        before_init: Callable[[], object] = lambda: None,
+    ) -> None:
         self.here = make(
             init=False,
             source={"tables": ["public.account", "public.pair"], "ddl_messages": True},
             prepared={"pool": 2},
         )
         self.here.sql(
-            "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)",
+            "CREATE TABLE IF NOT EXISTS account (id int PRIMARY KEY, version int NOT NULL, note text)",
             "CREATE TABLE pair (id int NOT NULL, v int)",
             MAKE,
             "ALTER TABLE pair REPLICA IDENTITY FULL",
@@ -110,6 +119,7 @@ class Pairs:
         )
         if forced:
             force(self.here)
+        before_init()
         initialise(load(self.here.file), print)
         self._value = 10
 
