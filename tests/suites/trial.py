@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -61,8 +61,16 @@ class Trial:
     left.
     """
 
-    def __init__(self, suite: Suite, servers: Servers, folder: Path, prefix: str) -> None:
+    def __init__(
+        self, suite: Suite, servers: Servers, folder: Path, prefix: str, *, reloads: bool = True, told: bool = False
+    ) -> None:
+        """`reloads`: stale tables are reloaded, or else named. `told`: with event triggers."""
         self._servers = servers
+        self._source = {
+            "tables": ["*"],
+            "reload_up_to": 1_000_000 if reloads else 0,
+            "ddl_messages": told,
+        }
         self._folder = folder
         self._prefix = prefix
         self.schedule = Schedule(suite, servers.dsn, folder / "suite")
@@ -111,7 +119,7 @@ class Trial:
 
     def _installation(self, prefix: str) -> Installation:
         options = {
-            "source": {"tables": ["*"], "reload_up_to": 1_000_000},
+            "source": self._source,
             "kafka": {"partitions": 1},
             "backfill": {"notice": 1},
             "spool": {"folder": str(self._folder / "spool")},
@@ -127,7 +135,23 @@ class Trial:
         topics = Topics(self._servers.bootstrap, self._servers.registry, here.prefix)
         folded = fold(topics.records())
         verdicts = compare(self.schedule.dsn, here.prefix, folded)
+        if not self._source["reload_up_to"]:
+            named = _named_as_stale(here)
+            verdicts = [
+                replace(each, state="named", words=named[each.table])
+                if each.state == "different" and each.table in named
+                else each
+                for each in verdicts
+            ]
         return Outcome(verdicts, sum(each.operations.total() for each in folded.values()))
+
+
+def _named_as_stale(here: Installation) -> dict[str, str]:
+    """The tables that the connector names as stale, with its reasons."""
+    asked = subprocess.run(
+        here.command("status", "--json"), capture_output=True, text=True, timeout=START_S, check=True
+    )
+    return {each["table"]: each["reason"] for each in json.loads(asked.stdout)["stale"]}
 
 
 def _until_loaded(here: Installation, keeper: Keeper) -> None:

@@ -22,6 +22,7 @@ from helpers.connector import ledger as connector_ledger
 from helpers.connector.topics import gid_of
 from helpers.connector.workload import Workload
 from helpers.source.standby import ask, promote, standby_of
+from integration.connector.test_ddl_messages import DROP, MAKE, Pairs
 from integration.connector.test_frontiers import Group, in_doubt
 from twofold.config import load
 from twofold.errors import Refused, SetupError
@@ -236,6 +237,32 @@ def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakeP
     work.run()
     work.settle()
     here.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_from_standby_rows_are_read_by_the_key_of_their_position(version: str, make_pair: MakePair) -> None:
+    """Event triggers are made on the primary, and are there behind the promotion."""
+    made: list[Pair] = []
+
+    def make(**options: Any) -> Installation:
+        made.append(make_pair(version, init=False, **options))
+        return made[0].here
+
+    pairs = Pairs(make, before_init=lambda: made[0].wait_for_replay())  # noqa: PLW0108  (it is made later)
+    (pair,), here = made, pairs.here
+    with here.carrying():
+        here.sql(DROP)
+        here.caught_up()
+    here.sql(*pairs.two_of_one_key(), MAKE)
+    pairs.settle()
+    assert "triggers    each change of a table is told" in here.twofold("status").stdout
+    here.sql(DROP)
+    pair.wait_for_replay()
+    pair.promote()
+    here.sql(*pairs.two_of_one_key(), MAKE)
+    pairs.settle()
+    assert "triggers    each change of a table is told" in here.twofold("status").stdout
 
 
 @pytest.mark.slow

@@ -1,16 +1,21 @@
 """The data policy goes by what a column is: its values stay hidden under each name, and in each
-partition. One walk over DDL in a connector that runs, plain and prepared, and in one that does not.
+partition. One walk over DDL in a connector that runs, plain and prepared, in one that does not, and
+in one that is killed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import TEXT, raw, sings
 from twofold.config import load
 from twofold.errors import Refused
 from twofold.run.initialisation import initialise
+from twofold.stack import PostgresServer
 
 CASES = {
     "renamed": ["RENAME email TO mail"],
@@ -20,7 +25,7 @@ CASES = {
     "again": ["DROP contact", "RENAME email TO contact", "ADD email text"],
     "replaced": ["DROP email", "ADD email text"],
 }
-WHEN = ["live", "prepared", "away"]
+WHEN = ["live", "prepared", "away", "killed"]
 HIDDEN_NOW = {"renamed": "mail", "beside": "email_old", "taken": "contact", "exchanged": "contact", "again": "contact"}
 
 
@@ -49,15 +54,33 @@ def make(here: Installation) -> None:
 
 
 def test_what_was_hidden_stays_hidden_under_each_name_and_in_each_partition(connector: Maker, tmp_path: Path) -> None:
+    walk(connector, tmp_path, told=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
+@pytest.mark.parametrize("version", ["15", "18"])
+def test_it_does_on_each_version_with_event_triggers_too(
+    connector: Maker, own_postgres: Callable[..., PostgresServer], tmp_path: Path, version: str, told: bool
+) -> None:
+    walk(connector, tmp_path, told=told, conninfo=own_postgres(version=version).dsn())
+
+
+def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
     (tmp_path / "policy.key").write_bytes(b"k" * 40)
     rules = {f"{when}.{case}.email": "hash" for when in WHEN for case in CASES} | {"parts.root.email": "null"}
     columns = [{"column": column, "action": action} for column, action in rules.items()]
     here = connector(
         init=False,
         policy={"key_file": str(tmp_path / "policy.key")},
-        source={"tables": ["public.account", *(f"{when}.*" for when in WHEN), "parts.root"], "publish_via_root": False},
+        source={
+            "tables": ["public.account", *(f"{when}.*" for when in WHEN), "parts.root"],
+            "publish_via_root": False,
+            "ddl_messages": told,
+        },
         backfill={"notice": 0.3},
         prepared={"pool": 2},
+        **where,
     )
     make(here)
     here.configure({"policy": {"columns": [*columns, {"column": "parts.rot.email", "action": "hash"}]}})
@@ -80,13 +103,18 @@ def test_what_was_hidden_stays_hidden_under_each_name_and_in_each_partition(conn
         here.sql(*(f"UPDATE {when}.{case} SET phone = 'r'" for when in WHEN[:2] for case in CASES))
         here.caught_up()
         wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[:2] for case in CASES), 60)
+    run = here.start()
+    for case in CASES:
+        here.sql("BEGIN; " + "; ".join(statements(f"killed.{case}", case)) + "; COMMIT")
+    run.kill9()
+    here.forget_runs()
     for case in CASES:
         here.sql("BEGIN; " + "; ".join(statements(f"away.{case}", case)) + "; COMMIT")
-        here.sql(f"UPDATE away.{case} SET phone = 'r'")
+        here.sql(*(f"UPDATE {when}.{case} SET phone = 'r'" for when in WHEN[2:]))
     here.sql("ALTER TABLE parts.root DETACH PARTITION parts.later", f"INSERT INTO parts.later VALUES ('{TEXT}', 13)")
     with here.carrying():
         here.caught_up()
-        wait_until(lambda: all(last(here, f"away.{case}")["phone"] == "r" for case in CASES), 60)
+        wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[2:] for case in CASES), 60)
         wait_until(lambda: any(row["id"] == 13 for row in rows(here, "parts.later")), 60)
     assert not songs(here)
     for when in WHEN:

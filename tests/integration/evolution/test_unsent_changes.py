@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -105,6 +106,11 @@ TOLD = [
 """What is noticed by the messages of event triggers alone, if no look lies between."""
 
 
+OF_18 = [
+    Case("generated_later", ("ALTER PUBLICATION {p} SET (publish_generated_columns = stored)",), "id int PRIMARY KEY, v int, note text, twice int GENERATED ALWAYS AS (id * 2) STORED"),
+]  # fmt: skip
+
+
 WHILE_AWAY = {
     "renamed",
     "moved",
@@ -180,6 +186,13 @@ class Walk:
                 found[case.name] = rows, has
         return found
 
+    def has_the_root(self, table: str) -> bool:
+        """Whether the table's topic has the rows of the partitioned table."""
+        state: dict[tuple[int, str], Any] = {}
+        for seen in self.here.reader.read([f"{self.here.prefix}.{table}"]):
+            fold(state, seen)
+        return sorted(state.values(), key=lambda row: int(row["id"])) == self.rows("SELECT * FROM p.root")
+
     def rows(self, query: str) -> list[dict[str, Any]]:
         return list(self.here.ask(f"SELECT jsonb_agg(to_jsonb(r) ORDER BY r.id) FROM ({query}) r"))
 
@@ -199,6 +212,9 @@ def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.Lo
         )
         wait_until(lambda: "p.leaf" in {each.table for each in read_status(load(here.file)).stale}, 30, "it is named")
         assert any("table p.leaf may be stale" in found.what for found in postgres.find_stale(load(here.file)))
+        here.caught_up()
+        named = {each.topic for each in read_status(load(here.file)).stale}
+        assert set(here.records("commits")[-1]["stale"]) == named
     walk.change("away")
     with here.carrying():
         here.caught_up()
@@ -215,16 +231,26 @@ def test_with_event_triggers_too(
     here = connector(
         conninfo=conninfo, init=False, source={"tables": [], "ddl_messages": True}, backfill={"notice": 0.3}
     )
-    live = [*CASES, *TOLD]
+    live = [*CASES, *TOLD, *(OF_18 if version == "18" else ())]
     # Where a table has a column list, no schema may be published.
-    later = [case for case in live if case.name != "list_widened"]
-    walk = Walk(here, {"live": live, "away": later, "killed": later}, prepared=prepared)
+    later = [case for case in (*CASES, *TOLD) if case.name != "list_widened"]
+    untold = [case for case in later if case not in TOLD]
+    walk = Walk(here, {"live": live, "away": later, "killed": later, "untold": untold}, prepared=prepared)
     walk.make()
     with here.carrying():
         wait_until(walk.is_known, 60, "each description is pinned")
         walk.change("live")
         here.caught_up(180)
         assert not stays_wrong(walk, "live")
+        for topic, option in (("p.root", "true"), ("p.leaf", "false")):
+            here.sql(
+                f"ALTER PUBLICATION {here.prefix} SET (publish_via_partition_root = {option})",
+                "UPDATE p.root SET v = v + 10 WHERE id > 1",
+                "INSERT INTO p.root SELECT max(id) + 1, 0 FROM p.root",
+                "DELETE FROM p.root WHERE id = (SELECT min(id) FROM p.root)",
+            )
+            here.caught_up(180)
+            wait_until(partial(walk.has_the_root, topic), 45, topic)
     walk.change("away")
     with here.carrying():
         here.caught_up(180)
@@ -236,6 +262,10 @@ def test_with_event_triggers_too(
     with here.carrying():
         here.caught_up(180)
         assert not stays_wrong(walk, "killed")
+        here.sql(*(f"ALTER EVENT TRIGGER {each} DISABLE" for each in ("twofold_ddl", "twofold_drop")))
+        walk.change("untold")
+        here.caught_up(180)
+        assert not stays_wrong(walk, "untold")
 
 
 def stays_wrong(walk: Walk, when: str) -> dict[str, Any]:
