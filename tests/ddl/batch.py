@@ -28,6 +28,8 @@ GIVEN_UP_AFTER_S = 60.0
 """How long the same tables may be wrong by the same rows."""
 CARRIED_WITHIN_S = 300.0
 COMMAND = re.compile(r"twofold (backfill start \S+)")
+COMMANDS = 0.01
+"""How many commands there are for each commit."""
 ROUNDS = ("running", "away", "running", "killed", "away", "running")
 
 
@@ -39,6 +41,7 @@ class Counts:
     changes: int = 0
     failed: int = 0
     refused: int = 0
+    commands: int = 0
     named: int = 0
     worked_s: float = 0.0
     carried_s: float = 0.0
@@ -69,6 +72,7 @@ class Batch:
         self._pending: dict[Seed, str] = {}
         self._unfinished: set[Seed] = set()
         """Those whose last change is not undone yet."""
+        self._paused: set[str] = set()
         self._random = random.Random(sum(seeds))
         self._folded = Folded(here, [f"{here.prefix}.{seed.schema}.{table}" for seed in self.seeds for table in TABLES])
 
@@ -103,6 +107,8 @@ class Batch:
                     while not self._carry_out(session, seed, next(self._scripts[seed])):
                         pass
                     self.counts.commits += 1
+                    if self._random.random() < COMMANDS:
+                        self._command(seed)
                 time.sleep(pause_s)
         self.counts.worked_s += time.monotonic() - began
 
@@ -139,6 +145,14 @@ class Batch:
         self.counts.changes += it.what != "rows"
         (self._unfinished.discard if it.closes else self._unfinished.add)(seed)
         return True
+
+    def _command(self, seed: Seed) -> None:
+        """Ask for a reload, or pause a load. `cancel` would leave rows out."""
+        table, order = f"{seed.schema}.{self._random.choice([*TABLES])}", self._random.choice(["start", "pause"])
+        self.here.twofold("backfill", order, table)
+        self.counts.commands += 1
+        if order == "pause":
+            self._paused.add(table)
 
     def _repair(self, session: psycopg.Connection[Any], seed: Seed, table: str) -> None:
         for statement in seed.repairs(table):
@@ -191,6 +205,9 @@ class Batch:
                 while seed in self._unfinished:
                     self._carry_out(session, seed, next(self._scripts[seed]))
                 self._end(session, seed)
+        for table in self._paused:
+            self.here.twofold("backfill", "resume", table)
+        self._paused.clear()
         began = time.monotonic()
         self.here.caught_up(CARRIED_WITHIN_S)
         carried = time.monotonic()
