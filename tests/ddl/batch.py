@@ -57,7 +57,7 @@ class Batch:
         self, here: Installation, seeds: list[int], *, told: bool, patience_s: float = GIVEN_UP_AFTER_S
     ) -> None:
         self.here, self.counts, self._patience_s = here, Counts(), patience_s
-        self.seeds = [Seed(number, here.prefix) for number in seeds]
+        self.seeds = [Seed(number, here.prefix, told=told) for number in seeds]
         here.configure(
             {"source": {"tables": [], "ddl_messages": told}, "backfill": {"notice": 0.3}, "prepared": {"pool": 4}}
         )
