@@ -115,6 +115,7 @@ OF_A_SCHEMA: list[tuple[str, type[Verdict], str]] = [
 
 UNNOTICED: list[tuple[str, str, type[Verdict], str]] = [
     ("p", "ALTER TABLE t RENAME note TO x; UPDATE t SET x = 'y'; ALTER TABLE t RENAME x TO note", Same, ""),
+    ("p", "ALTER TABLE u ADD w int; UPDATE u SET w = 1; ALTER TABLE u DROP w; ALTER TABLE u ADD w int", NewSchema, ""),
     ("p", "TRUNCATE leaf", Same, ""),
     ("p", "BEGIN; CREATE TABLE l (LIKE root); INSERT INTO l VALUES (11, 1); ALTER TABLE root ATTACH PARTITION l FOR VALUES FROM (10) TO (20); COMMIT", Same, ""),
     ("q", "ALTER TABLE short SET UNLOGGED; UPDATE short SET v = 1; ALTER TABLE short SET LOGGED", Same, ""),
