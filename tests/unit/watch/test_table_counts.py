@@ -79,7 +79,9 @@ def test_a_change_of_a_table_is_told_once(
     ],
 )
 def test_the_page_has_one_state_of_each_table(pin: dict[str, object], state: str) -> None:
-    (listed,) = list_tables(known(replace(PIN, **pin)).copy(), [])["tables"]  # type: ignore[arg-type]
+    counts = known(replace(PIN, **pin))  # type: ignore[arg-type]
+    assert counts.stale == ("stale" in pin), "what the metric twofold_stale_tables says"
+    (listed,) = list_tables(counts.copy(), [])["tables"]
     assert (listed["state"], listed["stale"]) == (state, pin.get("stale", ""))
     assert listed["repair"] == ("twofold backfill start public.account" if "stale" in pin else "")
 
