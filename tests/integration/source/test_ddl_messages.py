@@ -73,6 +73,8 @@ def test_each_command_tells_of_the_tables_that_it_touches(source: Source) -> Non
     ]
     assert source.told("DROP INDEX s.f_id") == [("DROP INDEX", "f")]
     assert source.told("CREATE UNIQUE INDEX f_id ON s.f (id)") == [("CREATE INDEX", "f")]
+    assert source.told("CREATE INDEX CONCURRENTLY f_v ON s.f (v)") == [("CREATE INDEX", "f")]
+    assert source.told("DROP INDEX CONCURRENTLY s.f_v") == [("DROP INDEX", "f")]
     assert {table for _, table in source.told("ALTER TABLE s.root ADD v int")} == {"root", "leaf"}
     assert source.told("ALTER TABLE s.root DETACH PARTITION s.leaf")
     assert source.told('ALTER TABLE s."odd ""name" ADD v int') == [("ALTER TABLE", 'odd "name')]
