@@ -229,7 +229,7 @@ class Pins:
                 if topic != named:  # that the table has its name again will be another change
                     self._write(topic, replace(self._pins[topic], stored=now.to_text()))
                 elif self._lives.is_emptying(topic):
-                    self._note_before_truncate(topic, now)
+                    self._note_before_truncate(topic, now, each.lacking)
                 else:
                     self._note(topic, now, self._lacks(topic, now, each.lacking))
 
@@ -268,11 +268,18 @@ class Pins:
         """Return what to pin: the topic's rows may have columns that are dropped."""
         return now.follow(Description.from_text(self._pins[topic].stored))
 
-    def _note_before_truncate(self, topic: str, now: Description) -> None:
-        """Note what the table is while the topic's truncate is still to come."""
+    def _note_before_truncate(self, topic: str, now: Description, earlier: Lacking | None = None) -> None:
+        """Note what the table is while the topic's truncate is still to come.
+
+        The pin keeps what the topic lacks: this run may end before the truncate.
+        """
         self._to_be_emptied.setdefault(topic, now)
-        if self._pins[topic].relation == now.oid:
-            self._write(topic, replace(self._pins[topic], stored=now.to_text()))
+        pin = self._pins[topic]
+        if pin.relation == now.oid:
+            lacking = self._lacks(topic, now, earlier)
+            due = pin.reload_due or isinstance(lacking, NeedsReload)
+            stale = lacking.reason if lacking else pin.stale
+            self._write(topic, replace(pin, stored=now.to_text(), stale=stale, reload_due=due))
 
     def _lacks(self, topic: str, now: Description, earlier: Lacking | None = None) -> Lacking | None:
         """Return what the topic lacks, if that is known; `earlier`: the messages' descriptions of

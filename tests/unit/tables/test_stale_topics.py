@@ -84,6 +84,19 @@ def test_a_reload_is_noticed_again_until_the_topic_is_emptied() -> None:
     assert world.handle() == []
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_table_of_the_name_for_a_time_is_not_forgotten_if_the_run_ends_before_the_truncate(is_told: bool) -> None:
+    """Rows of the other table are in the topic, and the table has its name again at the look."""
+    world = World(is_told=is_told)
+    world.look(WAS)
+    world.lives.apply(TOPIC, ReloadDue())  # another table has the name: its rows are in the stream
+    assert (world.tell(RENAMED) if is_told else world.look(RENAMED)) == []
+    world.again(world.pins.take_unwritten())
+    assert len(world.handle()) == 1
+    world.empty()
+    assert (world.pin.stale, world.pin.reload_due) == (None, False)
+
+
 def test_what_is_not_reloaded_is_named_once_and_stays_stale_until_it_is() -> None:
     world = World(reloads=False)
     world.look(WAS)
