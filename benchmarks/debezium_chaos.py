@@ -30,7 +30,8 @@ from chaos import journal, workload
 from chaos.__main__ import say
 from chaos.checks import History, exactly_once
 from chaos.journal import Writer
-from chaos.reading import Record, consumer, read_all, topics_of
+from chaos.reading import Record, read_all
+from helpers.reading import make_consumer, topics_of
 from twofold.stack import KafkaCluster, PostgresServer, temporary_folder
 
 PREFIX = "dbz"
@@ -156,7 +157,7 @@ def _rows(bootstrap: str) -> Iterator[Record]:
     Behind the xid a transaction's id has the position of the row; unsent values have a placeholder;
     a changed key's insert has no old key.
     """
-    reader = consumer(bootstrap)
+    reader = make_consumer(bootstrap)
     try:
         names = [name for name in topics_of(reader, PREFIX) if ".public." in name]  # fmt: skip
     finally:
@@ -177,7 +178,7 @@ def watch_a_large_one(bootstrap: str, postgres: PostgresServer, rows: int) -> li
     with psycopg.connect(postgres.dsn()) as session:
         session.execute("INSERT INTO bulk SELECT 9000000000000 + n, 'x' FROM generate_series(1, %s) n", (rows,))
     seen: list[int] = []
-    reader = consumer(bootstrap)
+    reader = make_consumer(bootstrap)
     reader.subscribe([f"{PREFIX}.public.bulk"])
     count, deadline = -before, time.monotonic() + CAUGHT_UP_S
     while count < rows and time.monotonic() < deadline:

@@ -20,7 +20,8 @@ from chaos import journal
 from chaos.checks import History, check
 from chaos.ends import read_ends
 from chaos.events import EVENT, is_event
-from chaos.reading import avro, consumer, read_all, topics_of
+from chaos.reading import avro, read_all
+from helpers.reading import make_consumer, topics_of
 
 KEPT_MAX = 1_000_000
 """Rows. Writing down an hour's takes more memory than reading it."""
@@ -31,7 +32,7 @@ def gather(bootstrap: str, registry: str, prefix: str, folder: Path) -> History:
     goes.
     """
     decode = avro(registry)
-    reader = consumer(bootstrap)
+    reader = make_consumer(bootstrap)
     try:
         names = topics_of(reader, prefix)
     finally:

@@ -9,7 +9,7 @@ import time
 
 from confluent_kafka import TopicPartition
 
-from chaos.reading import consumer
+from helpers.reading import make_consumer
 
 
 class Gaps(threading.Thread):
@@ -19,7 +19,7 @@ class Gaps(threading.Thread):
         super().__init__(daemon=True)
         self.longest_s = 0.0
         self.seen = 0
-        self._reader = consumer(bootstrap)
+        self._reader = make_consumer(bootstrap)
         self._reader.assign([TopicPartition(topic, 0, 0)])
         self._over = threading.Event()
 

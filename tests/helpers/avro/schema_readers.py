@@ -68,7 +68,7 @@ class SchemaReader(Reader):
     def decode(self, data: bytes | None) -> Any:
         if data is None or not data.startswith(b"\0"):
             return super().decode(data)
-        writers = self._schema(int.from_bytes(data[1:5], "big"))
+        writers = self._schemas.find(data)
         if not writers["name"].endswith(".Envelope"):
             return super().decode(data)
         read = fastavro.schemaless_reader(io.BytesIO(data[5:]), writers, self._known)

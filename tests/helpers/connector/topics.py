@@ -4,17 +4,15 @@ decoded by the registry's schemas alone.
 
 from __future__ import annotations
 
-import io
-import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import fastavro
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from helpers.reading import Schemas, make_consumer, topics_of
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 FEW = 4
@@ -41,13 +39,13 @@ class Reader:
     def __init__(self, bootstrap: str, registry_url: str) -> None:
         self.bootstrap = bootstrap
         self.registry_url = registry_url
-        self._schemas: dict[int, Any] = {}
+        self._schemas = Schemas(registry_url)
 
     def topics(self, prefix: str) -> list[str]:
         """The names that exist under the prefix."""
         consumer = self._consumer(COMMITTED)
         try:
-            return sorted(name for name in consumer.list_topics(timeout=20).topics if name.startswith(f"{prefix}."))
+            return topics_of(consumer, prefix)
         finally:
             consumer.close()
 
@@ -65,38 +63,15 @@ class Reader:
         return Tail(self, self._consumer(isolation), list(topics))
 
     def _consumer(self, isolation: str, wait_ms: int = 100) -> Consumer:
-        """`wait_ms`: how long a fetch waits for records.
-
-        The end of a partition is told after it. A consumer that stays open asks the broker this
-        often, read or not.
-        """
-        return Consumer(
-            {
-                "bootstrap.servers": self.bootstrap,
-                "group.id": "a-test",
-                "isolation.level": isolation,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": wait_ms,
-                "log_level": 0,
-            }
-        )
+        return make_consumer(self.bootstrap, isolation, wait_ms)
 
     def decode(self, data: bytes | None) -> Any:
         if data is None or not data.startswith(b"\0"):
             return None if data is None else data.decode()
         try:
-            schema = self._schema(int.from_bytes(data[1:5], "big"))
+            return self._schemas.decode(data)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"the registry answers {error.code} to the schema id of {data[:40]!r}...") from error
-        return fastavro.schemaless_reader(io.BytesIO(data[5:]), schema, None)
-
-    def _schema(self, schema_id: int) -> Any:
-        if schema_id not in self._schemas:
-            with urllib.request.urlopen(f"{self.registry_url}/schemas/ids/{schema_id}", timeout=20) as answer:
-                self._schemas[schema_id] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
-        return self._schemas[schema_id]
 
 
 def fold(state: dict[tuple[int, str], Any], seen: Seen) -> None:

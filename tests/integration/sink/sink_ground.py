@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
+from helpers.reading import read_to_end
 from twofold.errors import UncertainEnd
 from twofold.kafka.client import KafkaSettings
 from twofold.kafka.fencing import Fencing, fence
@@ -136,34 +137,10 @@ class Ground:
 
 
 def read(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, int, str]]:
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "test",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-            "enable.auto.commit": False,
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-    found: list[tuple[int, int, str]] = []
-    ended: set[int | None] = set()
-    deadline = time.monotonic() + 20
-    while len(ended) < len(partitions):
-        assert time.monotonic() < deadline, f"{topic} was not read to its end"
-        for message in consumer.consume(1000, 0.05):
-            error = message.error()
-            if error is None:
-                found.append(
-                    (message.partition() or 0, message.offset() or 0, (message.value() or b"").decode("latin1"))
-                )
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                ended.add(message.partition())
-    consumer.close()
-    return found
+    return [
+        (message.partition() or 0, message.offset() or 0, (message.value() or b"").decode("latin1"))
+        for message in read_to_end(bootstrap, [topic], isolation=isolation, patience_s=20)
+    ]
 
 
 def eventually(holds: Callable[[], Any], within_s: float = 20) -> None:

@@ -16,8 +16,8 @@ import pytest
 from integration.sink.sink_ground import Ground, eventually
 from integration.sink.sink_script import values
 
-FOLDER = Path(__file__).parent
-TESTS = FOLDER.parents[1]
+SCRIPT = Path(__file__).with_name("sink_script.py")
+TESTS = SCRIPT.parents[2]
 PLACES = [
     "fence_main",
     "fence_prepared:2",
@@ -41,7 +41,7 @@ FEW = ["after_takeover", "after_flush:3", "after_commit_record:3", "after_commit
 """The connector's own tests go through all of them."""
 BESIDE = [
     "after_produce",  # a prepared transaction's rows are sent, and nobody waits for them
-    "after_produce:2",  # a group's rows are sent as well
+    "after_produce:2",  # a batch's rows are sent as well
     "before_commit_record",
     "before_commit",  # all of the batch is acknowledged
     "after_commit",  # the batch has ended first
@@ -53,29 +53,29 @@ BESIDE = [
     "after_open:2",
     "after_abort",
 ]
-"""Where two Kafka transactions are on their way, in the order of `overlap_script`."""
+"""Where two Kafka transactions are on their way, in the order of `sink_script.turn_beside`."""
 
 
-def run(ground: Ground, registry: Any, place: str, script: str = "sink_script.py") -> int:
+def run(ground: Ground, registry: Any, place: str, order: str) -> int:
     environment = {**os.environ, "TWOFOLD_FAILPOINT": place, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, str(FOLDER / script), ground.bootstrap, registry.url, ground.names.prefix, "2"]
+    command = [sys.executable, str(SCRIPT), order, ground.bootstrap, registry.url, ground.names.prefix, "2"]
     return subprocess.run(command, env=environment, timeout=60, check=False, capture_output=True).returncode
 
 
 @pytest.mark.parametrize(
-    ("places", "script"),
+    ("places", "order"),
     [
-        (FEW, "sink_script.py"),
-        (BESIDE, "overlap_script.py"),
-        pytest.param(PLACES, "sink_script.py", marks=pytest.mark.slow),
+        (FEW, "alone"),
+        (BESIDE, "beside"),
+        pytest.param(PLACES, "alone", marks=pytest.mark.slow),
     ],
     ids=["one of each kind", "one beside another", "each place"],
 )
-def test_killed_at_one_place_after_the_other(places: list[str], script: str, ground: Ground, registry: Any) -> None:
+def test_killed_at_one_place_after_the_other(places: list[str], order: str, ground: Ground, registry: Any) -> None:
     """Each run goes on from what the one before, killed, has left; the last is let through."""
     done = 0
     for place in places:
-        assert run(ground, registry, place, script) == -signal.SIGKILL, place
+        assert run(ground, registry, place, order) == -signal.SIGKILL, place
         recovered = ground.take_over().recovered
         before, done = done, recovered.progress.sequence if recovered.progress else 0
         assert before <= done <= before + 4, place
@@ -83,5 +83,5 @@ def test_killed_at_one_place_after_the_other(places: list[str], script: str, gro
         expected = sorted(v for s in range(1, done + 1) for v in values(s))
         eventually(lambda expected=expected: ground.committed() == expected)  # type: ignore[misc]
     assert done >= 4
-    assert run(ground, registry, "", script) == 0
+    assert run(ground, registry, "", order) == 0
     eventually(lambda: ground.committed() == sorted(v for s in range(1, done + 5) for v in values(s)))

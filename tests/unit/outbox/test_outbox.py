@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 from pydantic import ValidationError
 
+from helpers.source.collecting import make_collector
 from helpers.source.frames import frame
 from twofold.bridge import events
 from twofold.config import OutboxRule
@@ -190,16 +191,7 @@ def tables() -> Tables:
 @pytest.fixture
 def collecting(tmp_path: Path, tables: Tables) -> Iterator[Collector]:
     spool = Spool(tmp_path, memory_max=1000, disk_max=1 << 30)
-    yield Collector(
-        tables=cast("Any", tables),
-        spool=spool,
-        skips=lambda _: False,
-        has=lambda _: False,
-        knows=lambda _: False,
-        parks=lambda _: False,
-        hold_s=0,
-        pool=1,
-    )
+    yield make_collector(tables, spool)
     spool.close()
 
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from helpers.source.collecting import make_collector
 from twofold.bridge import actions, events, initial, step
 from twofold.kafka.row_batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
-from twofold.stream.collector import Collector
 from twofold.tables.told_tables import ToldTables
 from twofold_common.positions import Lsn
 
@@ -77,20 +77,6 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     spool.close()
 
 
-def collector(spool: Spool) -> Collector:
-    tables: Any = Tables()
-    return Collector(
-        tables=tables,
-        spool=spool,
-        skips=lambda _: False,
-        has=lambda _: False,
-        knows=lambda _: False,
-        parks=lambda _: False,
-        hold_s=0,
-        pool=1,
-    )
-
-
 def transaction(n: int, rows: int, width: int) -> Received:
     """Each row says whose it is."""
     row = (0, b"I" + pack(">II", 1, n) + b"x" * width)
@@ -103,7 +89,10 @@ def test_a_commit_carries_whole_transactions_however_reads_turns_and_answers_fal
     rng = random.Random(seed)
     sizes = {n: rng.choice([1, 3, 200, 2_000, 9_000]) for n in range(1, 25)}
     stream = [item for n, rows in sizes.items() for item in transaction(n, rows, 300)]
-    collecting, state = collector(spool), initial(applied_lsn=Lsn(0), confirmed_lsn=Lsn(0), sequence=0, pool=1)
+    collecting, state = (
+        make_collector(Tables(), spool),
+        initial(applied_lsn=Lsn(0), confirmed_lsn=Lsn(0), sequence=0, pool=1),
+    )
     held: list[int] = []
     committed: list[int] = []
     flying: list[Lsn] = []
@@ -145,7 +134,7 @@ def streamed(xid: int, rows: int, subxid: int) -> Received:
 def test_of_a_streamed_transaction_that_commits_without_rows_nothing_stays_in_the_spool(spool: Spool) -> None:
     taken_back = (0, b"A" + pack(">II", 10, 11))
     commit = (110, b"c" + pack(">IBQQq", 10, 0, 100, 110, 0))
-    collecting = collector(spool)
+    collecting = make_collector(Tables(), spool)
     assert list(collecting.collect(streamed(10, 20_000, 11), 0)) == []
     assert spool.disk_bytes > 0
     [collected] = collecting.collect([taken_back, commit], 0)
@@ -157,7 +146,7 @@ def test_of_a_streamed_transaction_that_commits_without_rows_nothing_stays_in_th
 def test_messages_of_a_transaction_go_on_their_way_before_it_ends(spool: Spool, prepared: bool) -> None:
     begin = b"b" + pack(">QQqI", 100, 110, 0, 7) + b"gid\0" if prepared else b"B" + pack(">QqI", 1000, 0, 7)
     message = (0, b"M\1" + pack(">Q", 5) + b"p\0" + pack(">I", 100_000) + bytes(100_000))
-    collecting = collector(spool)
+    collecting = make_collector(Tables(), spool)
     list(collecting.collect([(0, begin)], 0))
     tracemalloc.start()
     try:
@@ -174,7 +163,7 @@ def test_a_subtransaction_takes_little_memory_beside_the_spool(spool: Spool) -> 
     """PL/pgSQL makes one for each block with an EXCEPTION: there may be millions in a
     transaction.
     """
-    collecting, count = collector(spool), 20_000
+    collecting, count = make_collector(Tables(), spool), 20_000
     tracemalloc.start()
     try:
         for first in range(0, count, 1000):

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from struct import pack
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from helpers.source.collecting import make_collector
 from helpers.source.frames import frame
 from twofold.errors import MalformedMessage
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
-from twofold.stream.collector import Collector
 from twofold.stream.stream_order import UNASKED_BYTES, StreamOrder
 from twofold.tables.told_tables import ToldTables
 from twofold_common.positions import Lsn
@@ -28,20 +28,8 @@ def collect(tmp_path: Path) -> Iterator[Collect]:
     spool = Spool(tmp_path, memory_max=1000, disk_max=1 << 30)
 
     def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
-        collector = Collector(
-            tables=cast(
-                "Any",
-                SimpleNamespace(adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables("p")),
-            ),
-            spool=spool,
-            skips=lambda _: False,
-            has=lambda _: False,
-            knows=lambda _: False,
-            parks=lambda _: False,
-            hold_s=10,
-            pool=8,
-            order=order,
-        )
+        tables = SimpleNamespace(adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables("p"))
+        collector = make_collector(tables, spool, hold_s=10, pool=8, order=order)
         return [*collector.collect([*received], 0)]
 
     yield collect

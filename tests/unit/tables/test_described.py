@@ -15,6 +15,7 @@ from typing import Any
 import fastavro
 import pytest
 
+from helpers.source.collecting import make_collector
 from twofold.bridge import events
 from twofold.descriptions.told_table import ToldTable
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
@@ -26,7 +27,6 @@ from twofold.lives.load_life import LoadEnded, TopicEmptied
 from twofold.source import messages as m
 from twofold.source.session import Received
 from twofold.spool import Spool
-from twofold.stream.collector import Collector
 from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.table_version import CHANGED_SHAPE
 from twofold.tables.tables import Tables
@@ -166,16 +166,7 @@ def collect(tmp_path: Path) -> Iterator[Callable[..., list[CollectedEvent]]]:
     spool = Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 30)
 
     def collect(tables: Tables, received: Received, *, applied: int = 0) -> list[CollectedEvent]:
-        collector = Collector(
-            tables=tables,
-            spool=spool,
-            skips=lambda lsn: lsn < applied,
-            has=lambda lsn: lsn < applied,
-            knows=lambda _: False,
-            parks=lambda _: False,
-            hold_s=0,
-            pool=1,
-        )
+        collector = make_collector(tables, spool, skips=lambda lsn: lsn < applied, has=lambda lsn: lsn < applied)
         return list(collector.collect(received, 0))
 
     yield collect
