@@ -163,7 +163,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
             has=state.has,
             knows=executor.keeps,
             parks=settings.parks,
-            hold_s=settings.open_within,
+            open_within_s=settings.open_within,
             pool=settings.pool,
         ),
         executor=executor,

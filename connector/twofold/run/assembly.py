@@ -177,7 +177,7 @@ def _collector(
         has=state.has,
         knows=lambda identity: identity in state.ledger or executor.keeps(identity),
         parks=config.prepared.parks,
-        hold_s=0.0 if config.prepared.synchronous else config.prepared.open_within,
+        open_within_s=0.0 if config.prepared.synchronous else config.prepared.open_within,
         pool=config.prepared.pool,
         parse_gid=parser(config.prepared.gid_patterns),
         upto=upto,

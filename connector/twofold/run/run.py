@@ -29,7 +29,7 @@ from twofold.run.observer import BackfillProgress, NullObserver, Observer
 from twofold.run.worker import Worker
 from twofold.source.session import ReplicationSession
 from twofold.stream.collector import Collector
-from twofold.stream.gathered_run import OpeningDelay
+from twofold.stream.gathered_outcomes import OpeningDelay
 from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.topic_mismatch import TopicRestart
 from twofold_avro.errors import MalformedRow
@@ -247,7 +247,7 @@ class Run:
             self._executor.keep_told(collected.told)
         self._step_bridge(collected.event, collected.at_us)
         if isinstance(collected.event, events.PrepareRead):
-            since = time.monotonic() - collected.held_ms / 1000
+            since = time.monotonic() - collected.waited_ms / 1000
             self._timers.staged(collected.event.identity, since, len(self.state.prepared))
 
     def _end_turn_if_full(self) -> None:

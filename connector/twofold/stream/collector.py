@@ -3,7 +3,7 @@ encoded rows, and makes the bridge's events.
 
 Rows are never decoded here. The relation's oid is read, and the raw message goes through the
 relation's plan into a `RowBatch`. Rows of plain transactions go into the main one. Rows of
-prepared transactions wait in the spool under their identity, unless `gathered_run` still holds
+prepared transactions wait in the spool under their identity, unless `gathered_outcomes` keeps
 them; rows of transactions in progress (`streamed`) wait there for their end. A transaction that is
 already in Kafka is skipped by its Begin alone.
 
@@ -32,7 +32,7 @@ from twofold.source import messages as m
 from twofold.source.decoder import decode
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
-from twofold.stream.gathered_run import GatheredRun
+from twofold.stream.gathered_outcomes import GatheredOutcomes
 from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
 from twofold.stream.stream_order import StreamOrder, missing_end
 from twofold.stream.streamed import Streams
@@ -58,7 +58,7 @@ class Collector:
         has: Callable[[Lsn], bool],
         knows: Callable[[PreparedIdentity], bool],
         parks: Callable[[str], bool],
-        hold_s: float,
+        open_within_s: float,
         pool: int,
         parse_gid: gids.Parse = gids.parse,
         upto: Lsn | None = None,
@@ -66,7 +66,7 @@ class Collector:
     ) -> None:
         """`knows`: whether the bridge or the ledger has the prepared transaction.
 
-        `hold_s` and `pool` are those of `GatheredRun`.
+        `open_within_s` and `pool` are those of `GatheredOutcomes`.
 
         `upto`: collecting ends before this commit, plain or prepared.
         """
@@ -83,9 +83,9 @@ class Collector:
         """The commit that is being read, if it is known."""
         self.reached = False
         """The next message is `upto`'s: nothing more is collected."""
-        self._run = GatheredRun(hold_s=hold_s, pool=pool)
+        self._gathered = GatheredOutcomes(open_within_s=open_within_s, pool=pool)
         self._batch = RowBatch()
-        """The rows of the gathered run, and of the plain transaction that is being read."""
+        """The rows of the gathered outcomes, and of the plain transaction that is being read."""
         self._current: SourceTransaction | None = None
         self._streams = Streams(tables, spool)
         self._passed = NO_LSN
@@ -143,7 +143,7 @@ class Collector:
 
     def wait_s(self, now_ms: float, in_doubt: int) -> float:
         """Return the time until a transaction is to be announced, if nothing is read meanwhile."""
-        return math.inf if self._half_plain else self._run.wait_s(now_ms, in_doubt)
+        return math.inf if self._half_plain else self._gathered.wait_s(now_ms, in_doubt)
 
     def _note_keepalive(self, wal_end: Lsn) -> None:
         """Note how far the server has sent everything. A keepalive ends no transaction."""
@@ -163,7 +163,7 @@ class Collector:
     @property
     def gathered(self) -> bool:
         """Whether there are whole transactions without an event yet."""
-        return self._run.has_outcomes
+        return self._gathered.has_outcomes
 
     @property
     def _half_plain(self) -> bool:
@@ -197,14 +197,14 @@ class Collector:
         """
         current = self._current if self._current is not None and not self._current.is_prepared else None
         unfinished = current is not None and current.rows > 0
-        yield from self._run.unannounced(lower=True)
-        if collected := self._run.take_run(unfinished=unfinished):
+        yield from self._gathered.unannounced(lower=True)
+        if collected := self._gathered.take_event(unfinished=unfinished):
             batch, self._batch = self._batch, RowBatch()
             yield collected._replace(batch=batch)
             if current is not None:
                 current.batch = self._batch
                 current.handed_over = unfinished
-        yield from self._run.unannounced(lower=False)
+        yield from self._gathered.unannounced(lower=False)
 
     def _announce(self, until_ms: float, ts_ms: int, *, drained_with: int | None = None) -> Iterator[CollectedEvent]:
         """Hand over, and announce prepared transactions. In the middle of a plain transaction do
@@ -213,10 +213,10 @@ class Collector:
         if self._half_plain:
             return
         yield from self._hand_over()
-        for prepared in self._run.take_held(until_ms, drained_with=drained_with):
+        for prepared in self._gathered.take_due(until_ms, drained_with=drained_with):
             prepared.complete()
-            yield self._prepared(prepared, held_ms=max(0, ts_ms - prepared.read_ms))
-        yield from self._run.unannounced(lower=False)
+            yield self._prepared(prepared, waited_ms=max(0, ts_ms - prepared.read_ms))
+        yield from self._gathered.unannounced(lower=False)
 
     def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
         match message:
@@ -251,7 +251,7 @@ class Collector:
         """Handle a prepared transaction's end or its outcome: among the gathered outcomes if that
         is possible, else by an event of its own.
         """
-        run = self._run
+        gathered = self._gathered
         if not isinstance(message, m.Prepare):
             if self._open:
                 raise self._unended(message)
@@ -262,14 +262,14 @@ class Collector:
                 prepared = self._end_prepared(message, wal_start)
                 if prepared.told:
                     self._tables.told.prepare(message.identity, prepared.told)
-                if self._may_hold(message, prepared):
-                    run.hold(prepared, ts_ms)
+                if self._may_keep(message, prepared):
+                    gathered.keep(prepared, ts_ms)
                     return
                 yield from self._hand_over()
                 prepared.complete()
                 yield self._prepared(prepared)
-            case m.CommitPrepared(identity=identity) if run.holds(identity):
-                if (prepared := run.commit(message)).rows:
+            case m.CommitPrepared(identity=identity) if gathered.keeps(identity):
+                if (prepared := gathered.commit(message)).rows:
                     self._batch.add(prepared.batch)
                 if self._batch.bytes > _PIECE_BYTES:
                     yield from self._hand_over()
@@ -277,8 +277,8 @@ class Collector:
                 yield from self._hand_over()
                 event: Event = CommitPreparedRead(message.identity, message.commit_lsn, message.end_lsn)
                 yield CollectedEvent(event, at_us=message.commit_ts_us)
-            case m.RollbackPrepared(identity=identity) if run.holds(identity):
-                run.roll_back(message)
+            case m.RollbackPrepared(identity=identity) if gathered.keeps(identity):
+                gathered.roll_back(message)
             case m.RollbackPrepared():
                 yield from self._hand_over()
                 event = RollbackPreparedRead(message.identity, message.end_lsn)
@@ -322,7 +322,7 @@ class Collector:
         if current.skipped:
             self._passed = max(self._passed, message.end_lsn)
             return
-        self._run.add_plain(message, current.rows, current.told)
+        self._gathered.add_plain(message, current.rows, current.told)
         if current.handed_over:
             yield from self._hand_over()
 
@@ -338,7 +338,7 @@ class Collector:
         self._current = None
         return current
 
-    def _may_hold(self, message: m.Prepare, prepared: SourceTransaction) -> bool:
+    def _may_keep(self, message: m.Prepare, prepared: SourceTransaction) -> bool:
         """Whether the transaction may stay unannounced until its outcome. It may not if Kafka or
         the ledger may have the transaction, if a rule parks it, or if it has many rows.
         """
@@ -346,7 +346,7 @@ class Collector:
             prepared.spooled is None
             and not self._skips(message.prepare_lsn)
             and not self._knows(message.identity)
-            and self._run.is_latest(message)
+            and self._gathered.is_latest(message)
             and self._park_reason(message.identity.gid, prepared.tables) is None
         )
 
@@ -355,13 +355,13 @@ class Collector:
             return f"a rule of prepared.rules parks gid {gid}"
         return next((reason for table in tables if (reason := table.park_reason)), None)
 
-    def _prepared(self, prepared: SourceTransaction, held_ms: int = 0) -> CollectedEvent:
+    def _prepared(self, prepared: SourceTransaction, waited_ms: int = 0) -> CollectedEvent:
         """Return the event that announces a prepared transaction, whose rows are in the spool."""
         prepare = prepared.prepare
         assert prepare is not None
         park_reason = self._park_reason(prepare.identity.gid, prepared.tables)
         event = PrepareRead(prepare.identity, prepare.prepare_lsn, prepare.end_lsn, prepared.rows, park_reason)
-        return CollectedEvent(event, transaction=prepared, at_us=prepare.prepare_ts_us, held_ms=held_ms)
+        return CollectedEvent(event, transaction=prepared, at_us=prepare.prepare_ts_us, waited_ms=waited_ms)
 
     def _stream_commit(self, message: m.StreamCommit) -> Iterator[CollectedEvent]:
         streamed = self._streams.committed(message.xid)

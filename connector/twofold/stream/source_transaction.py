@@ -218,9 +218,9 @@ class CollectedEvent(NamedTuple):
     """
     at_us: int = 0
     """The source's time of the commit, prepare or rollback."""
-    held_ms: int = 0
+    waited_ms: int = 0
     """How long ago its PREPARE was read."""
     outcomes: tuple[PreparedOutcome, ...] = ()
-    """The committed prepared transactions of a run, for the commit record."""
+    """The committed prepared transactions among the outcomes, for the commit record."""
     told: Told = NOTHING_TOLD
     """What the committed transactions' DDL messages tell of tables."""

@@ -1,14 +1,11 @@
-"""Kills at no place in particular, while several sessions write; and whether the comparison would
-have seen that something is wrong.
+"""Messages outside of transactions through kills, and whether the comparison would have seen that
+something is wrong. Chaos kills at no place in particular, while several sessions write.
 """
 
 from __future__ import annotations
 
-import random
-import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,35 +17,6 @@ from fixtures.connector import Maker
 from helpers.connector.ledger import Entry, Topics, compare, entries
 from helpers.connector.topics import Seen
 from helpers.connector.workload import Workload
-
-
-@pytest.mark.slow  # CI has kills at any moment in its rounds of chaos
-@pytest.mark.parametrize("kills", [3, 20])
-def test_kills_while_several_sessions_write(kills: int, connector: Maker) -> None:
-    here = connector()
-    works = [Workload(here, seed=n, keys=range(100 * n, 100 * n + 20)) for n in (1, 2, 3)]
-    enough = threading.Event()
-
-    def write(work: Workload) -> None:
-        while not enough.is_set():
-            work.run()
-        work.settle()
-
-    moments = random.Random(1)
-    with ThreadPoolExecutor(len(works)) as sessions:
-        try:
-            writing = [sessions.submit(write, work) for work in works]
-            for _ in range(kills):
-                run = here.start()
-                enough.wait(moments.uniform(0.05, 1.5))
-                run.kill9()
-        finally:
-            enough.set()
-        for written in writing:
-            written.result()
-    here.start()
-    topics = here.check()
-    assert any(c.value["prepared"] for c in topics.commits)
 
 
 def test_messages_outside_of_transactions_come_once_and_in_order(connector: Maker) -> None:

@@ -29,7 +29,7 @@ def collect(tmp_path: Path) -> Iterator[Collect]:
 
     def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
         tables = SimpleNamespace(adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables("p"))
-        collector = make_collector(tables, spool, hold_s=10, pool=8, order=order)
+        collector = make_collector(tables, spool, open_within_s=10, pool=8, order=order)
         return [*collector.collect([*received], 0)]
 
     yield collect

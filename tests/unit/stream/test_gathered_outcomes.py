@@ -21,7 +21,7 @@ from twofold.bridge.events import NO_PREPARE
 from twofold.kafka.row_batch import RowBatch
 from twofold.source.session import Received
 from twofold.spool import Spool
-from twofold.stream import gathered_run
+from twofold.stream import gathered_outcomes
 from twofold.stream.collector import Collector
 from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.told_tables import ToldTables
@@ -127,7 +127,7 @@ class World:
             has=self.state.has,
             knows=lambda identity: identity in self.waiting,
             parks=lambda _: False,
-            hold_s=HOLD_S,
+            open_within_s=HOLD_S,
             pool=2,
         )
 
@@ -244,7 +244,7 @@ def make_collector(spool: Spool, *, knows: bool = False, tables: Tables | None =
         has=lambda lsn: lsn <= 20,
         knows=lambda _: knows,
         parks=lambda gid: gid == "gid-666",
-        hold_s=HOLD_S,
+        open_within_s=HOLD_S,
         pool=2,
     )
 
@@ -344,7 +344,7 @@ def test_of_more_than_the_pool_each_is_announced_at_its_time_while_nothing_is_re
 
     def announced(ms: int) -> list[tuple[int, int]]:
         prepared = [each for each in collector.announce_drained(ms, in_doubt=2) if each.transaction]
-        return [(each.event.identity.xid, each.held_ms) for each in prepared]  # type: ignore[union-attr]
+        return [(each.event.identity.xid, each.waited_ms) for each in prepared]  # type: ignore[union-attr]
 
     assert (announced(1999), announced(2000), announced(2050)) == ([], [(1, 2000)], [(2, 2000)])
 
@@ -361,14 +361,14 @@ def test_nothing_is_due_in_the_middle_of_a_plain_transaction(spool: Spool) -> No
 
 
 def test_the_oldest_is_announced_when_there_are_too_many_rows(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered_run, "HELD_BYTES_MAX", 20)
+    monkeypatch.setattr(gathered_outcomes, "KEPT_BYTES_MAX", 20)
     read = [Record("P", 1, 1, 20), Record("P", 2, 1, 30), Record("P", 3, 1, 40)]
     announced, *_ = collect(spool, read)[1:]
     assert announced == events.PrepareRead(PreparedIdentity(1, "gid-1"), Lsn(20), Lsn(30), 1)
 
 
 def test_rows_of_resolved_transactions_count_no_longer(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathered_run, "HELD_BYTES_MAX", 20)
+    monkeypatch.setattr(gathered_outcomes, "KEPT_BYTES_MAX", 20)
     ended = [[Record("P", n, 1, 20 * n), Record("K", n, 1, 20 * n + 10)] for n in (1, 2, 3)]
     found = collect(spool, *ended, [Record("P", 4, 1, 80)])
     assert events.PrepareRead not in map(type, found)

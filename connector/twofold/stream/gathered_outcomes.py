@@ -1,20 +1,20 @@
-"""`GatheredRun`: neighbouring outcomes that the bridge hears of by one event. The collector has
-their rows.
+"""`GatheredOutcomes`: neighbouring outcomes that the bridge hears of by one event. The collector
+has their rows.
 
-A prepared transaction takes part if its outcome follows soon: its PREPARE is held here, no event
-announces it, and its COMMIT PREPARED puts its rows beside those of plain transactions. That needs
-no spool, no phase in the bridge and no deadline.
+A prepared transaction takes part if its outcome follows soon: it is kept here unannounced, and its
+COMMIT PREPARED puts its rows beside those of plain transactions. That needs no spool, no phase in
+the bridge and no deadline.
 
-The rule that makes this safe: before the bridge hears of anything behind a PREPARE that is held, it
-hears where the oldest such PREPARE is (`events.Unannounced`), and reports no position beyond it.
-The run's event names the oldest prepare that it resolves, which holds the position until Kafka has
-the run.
+The rule that makes this safe: before the bridge hears of anything behind an unannounced PREPARE, it
+hears where the oldest one is (`events.Unannounced`), and reports no position beyond it. The event
+of the outcomes names the oldest prepare that they resolve. It bounds the reported position until
+Kafka has the outcomes.
 
-All that are held are announced when the socket is empty. While it is not, the oldest are announced
-when they have waited for `prepared.open_within`, or when the held rows exceed `HELD_BYTES_MAX`. If
-more are in doubt than the pool has producers, the oldest are announced after a longer wait, whether
-the socket is empty or not: nothing would open them earlier. On kill -9 everything here is sent
-again, like the rest of what was collected.
+All unannounced transactions are announced when the socket is empty. While it is not, the oldest are
+announced when they have waited for `prepared.open_within`, or when the kept rows exceed
+`KEPT_BYTES_MAX`. If more are in doubt than the pool has producers, the oldest are announced after a
+longer wait, whether the socket is empty or not: nothing would open them earlier. On kill -9
+everything here is sent again, like the rest of what was collected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
 MANY_FACTOR = 10
 
-HELD_BYTES_MAX = 8 << 20
+KEPT_BYTES_MAX = 8 << 20
 """As they were read. In memory they take about three times as much."""
 
 
@@ -56,14 +56,14 @@ class OpeningDelay:
         return self.open_within_s * (MANY_FACTOR if self.exceeds_pool(in_doubt) else 1)
 
 
-class GatheredRun:
-    """The run that is being gathered; used by the thread that reads."""
+class GatheredOutcomes:
+    """The outcomes since the last event; used by the thread that reads."""
 
-    def __init__(self, *, hold_s: float, pool: int) -> None:
-        """`hold_s`: how long one may wait for its outcome, while no more than `pool` do."""
-        self._delay = OpeningDelay(hold_s, pool)
-        self._held: OrderedDict[PreparedIdentity, SourceTransaction] = OrderedDict()
-        self._held_bytes = 0
+    def __init__(self, *, open_within_s: float, pool: int) -> None:
+        """`open_within_s`: how long one may wait for its outcome, while no more than `pool` do."""
+        self._delay = OpeningDelay(open_within_s, pool)
+        self._kept: OrderedDict[PreparedIdentity, SourceTransaction] = OrderedDict()
+        self._kept_bytes = 0
         self._told = NO_PREPARE
         self._latest = NO_LSN
         self._begin()
@@ -89,11 +89,11 @@ class GatheredRun:
         self._end = message.end_lsn
         self._at_us = message.commit_ts_us
 
-    def hold(self, prepared: SourceTransaction, ts_ms: int) -> None:
+    def keep(self, prepared: SourceTransaction, ts_ms: int) -> None:
         """Keep a prepared transaction until its outcome, or until it is announced."""
         prepared.read_ms = ts_ms
-        self._held[prepared.identity] = prepared
-        self._held_bytes += prepared.batch.bytes
+        self._kept[prepared.identity] = prepared
+        self._kept_bytes += prepared.batch.bytes
         self._latest = prepared.prepare_lsn
 
     def is_latest(self, message: m.Prepare) -> bool:
@@ -101,10 +101,10 @@ class GatheredRun:
 
         Only transactions that were prepared before the slot's two_phase_at come out of order.
         """
-        return message.identity not in self._held and message.prepare_lsn >= self._latest
+        return message.identity not in self._kept and message.prepare_lsn >= self._latest
 
-    def holds(self, identity: PreparedIdentity) -> bool:
-        return identity in self._held
+    def keeps(self, identity: PreparedIdentity) -> bool:
+        return identity in self._kept
 
     def commit(self, message: m.CommitPrepared) -> SourceTransaction:
         """Add and return an unannounced transaction; without rows, readers have no transaction."""
@@ -125,9 +125,9 @@ class GatheredRun:
         self._rolled_back += 1
         self._resolve(prepared, message.end_lsn)
 
-    def take_run(self, *, unfinished: bool) -> CollectedEvent | None:
-        """Return the event of all outcomes, without the rows, and begin the next run; None if there
-        is nothing to tell.
+    def take_event(self, *, unfinished: bool) -> CollectedEvent | None:
+        """Return the event of all outcomes, without the rows, and begin with none again; None if
+        there is nothing to tell.
 
         `unfinished`: the collector has rows of a transaction whose commit is not read. One event
         names both. With two, the batch could close between them with half a transaction in it.
@@ -140,19 +140,19 @@ class GatheredRun:
             return collected
         return CollectedEvent(PlainUnfinished()) if unfinished else None
 
-    def take_held(self, now_ms: float, *, drained_with: int | None = None) -> Iterator[SourceTransaction]:
+    def take_due(self, now_ms: float, *, drained_with: int | None = None) -> Iterator[SourceTransaction]:
         """Yield the transactions that are to be announced, the oldest first. `drained_with`: the
         socket is empty, and so many others are in doubt.
         """
         wait_ms = self._wait_ms(drained_with)
-        while self._held:
-            first = next(iter(self._held.values()))
-            if now_ms < first.read_ms + wait_ms and self._held_bytes <= HELD_BYTES_MAX:
+        while self._kept:
+            first = next(iter(self._kept.values()))
+            if now_ms < first.read_ms + wait_ms and self._kept_bytes <= KEPT_BYTES_MAX:
                 return
             yield self._remove(first.identity)
 
     def _wait_ms(self, drained_with: int | None) -> float:
-        in_doubt = len(self._held) + (drained_with or 0)
+        in_doubt = len(self._kept) + (drained_with or 0)
         if drained_with is not None and not self._delay.exceeds_pool(in_doubt):
             return -math.inf
         return self._delay.wait_s(in_doubt) * 1000
@@ -161,14 +161,14 @@ class GatheredRun:
         """Return how long the oldest unannounced transaction may still wait while the socket is
         empty.
         """
-        first = next(iter(self._held.values()), None)
+        first = next(iter(self._kept.values()), None)
         return math.inf if first is None else max(0.0, first.read_ms + self._wait_ms(drained_with) - now_ms) / 1000
 
     def unannounced(self, *, lower: bool) -> list[CollectedEvent]:
         """Return the event that says where the oldest unannounced transaction was prepared, if that
         has changed in this direction.
         """
-        first = next(iter(self._held.values()), None)
+        first = next(iter(self._kept.values()), None)
         oldest = NO_PREPARE if first is None else first.prepare_lsn
         if (oldest < self._told) if lower else (oldest > self._told):
             self._told = oldest
@@ -181,8 +181,8 @@ class GatheredRun:
             self._told_tables |= {oid: each.behind(self._told_tables) for oid, each in told.items()}
 
     def _remove(self, identity: PreparedIdentity) -> SourceTransaction:
-        prepared = self._held.pop(identity)
-        self._held_bytes -= prepared.batch.bytes
+        prepared = self._kept.pop(identity)
+        self._kept_bytes -= prepared.batch.bytes
         return prepared
 
     def _resolve(self, prepared: SourceTransaction, end_lsn: Lsn) -> None:
