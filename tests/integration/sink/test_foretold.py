@@ -53,6 +53,15 @@ def publish(ground: Ground, publisher: Publisher, n: int) -> Commit:
     return record
 
 
+def published(ground: Ground, number: int) -> tuple[Publisher, list[Commit]]:
+    """A publisher and its first commits, each behind the markers of the one before."""
+    publisher, records = ground.take_over().publisher, []
+    for n in range(1, number + 1):
+        records.append(publish(ground, publisher, n))
+        ground.settle()
+    return publisher, records
+
+
 def check(ground: Ground, records: list[Commit]) -> None:
     """Each record is in Kafka once, and its ranges hold its rows and no others."""
     bootstrap = ground.bootstrap
@@ -68,11 +77,8 @@ def check(ground: Ground, records: list[Commit]) -> None:
     assert ground.take_over().recovered.last_commit == records[-1]
 
 
-def test_the_ranges_of_a_small_group_are_foretold(ground: Ground, told: Told) -> None:
-    publisher, records = ground.take_over().publisher, []
-    for n in range(1, 11):
-        records.append(publish(ground, publisher, n))
-        ground.settle()
+def test_the_ranges_of_a_small_batch_are_foretold(ground: Ground, told: Told) -> None:
+    _, records = published(ground, 10)
     assert told.foretold.count(True) >= 7
     check(ground, records)
 
@@ -103,10 +109,7 @@ def _stable(ground: Ground, publisher: Publisher, partition: int) -> int:
 
 @pytest.mark.parametrize("partition", [0, PARTITIONS - 1], ids=["noticed before", "a miss"])
 def test_another_writer(partition: int, ground: Ground, told: Told) -> None:
-    publisher, records = ground.take_over().publisher, []
-    for n in range(1, 5):
-        records.append(publish(ground, publisher, n))
-        ground.settle()
+    publisher, records = published(ground, 4)
     _foreign(ground, partition)
     ground.settle()
     records += [publish(ground, publisher, n) for n in range(5, 8)]
@@ -141,10 +144,7 @@ def test_a_topic_that_is_recreated(ground: Ground) -> None:
 
 def test_a_wrong_forecast_is_aborted_and_written_again(ground: Ground, told: Told) -> None:
     """In a partition that is not asked: only the delivery reports tell."""
-    publisher, records = ground.take_over().publisher, []
-    for n in range(1, 5):
-        records.append(publish(ground, publisher, n))
-        ground.settle()
+    publisher, records = published(ground, 4)
     publisher._forecast._next[ground.table, PARTITIONS - 1] += 1
     records.append(publish(ground, publisher, 5))
     assert told.foretold[-1] is False
@@ -155,10 +155,7 @@ def test_a_wrong_forecast_is_aborted_and_written_again(ground: Ground, told: Tol
 
 def test_an_abort_by_timeout(ground: Ground, told: Told) -> None:
     ground.options["transaction_timeout_ms"] = 3_000
-    publisher, records = ground.take_over().publisher, []
-    for n in range(1, 4):
-        records.append(publish(ground, publisher, n))
-        ground.settle()
+    publisher, records = published(ground, 3)
     _timed_out(ground, publisher)
     records += [publish(ground, publisher, n) for n in range(4, 7)]
     check(ground, records)
@@ -170,12 +167,9 @@ def _ended_everywhere(ground: Ground, publisher: Publisher) -> bool:
     return publisher._check.stable_offset(ground.names.commits, 0) == last + 2
 
 
-def test_a_group_beside_an_open_transaction_is_foretold(ground: Ground, told: Told) -> None:
+def test_a_batch_beside_an_open_transaction_is_foretold(ground: Ground, told: Told) -> None:
     """It hides whether the last marker is there, in all partitions of rows."""
-    publisher, records = ground.take_over().publisher, []
-    for n in range(1, 3):
-        records.append(publish(ground, publisher, n))
-        ground.settle()
+    publisher, records = published(ground, 2)
     ground.open(publisher, 0, ground.rows(*(f"9.{k}" for k in range(2 * PARTITIONS))))
     before = len(told.foretold)
     for n in range(3, 9):
@@ -189,12 +183,9 @@ def test_a_group_beside_an_open_transaction_is_foretold(ground: Ground, told: To
     check(ground, records)
 
 
-def test_kafka_aborts_an_open_transaction_beside_which_a_group_is_foretold(ground: Ground, told: Told) -> None:
+def test_kafka_aborts_an_open_transaction_beside_which_a_batch_is_foretold(ground: Ground, told: Told) -> None:
     ground.options["transaction_timeout_ms"] = 3_000
-    publisher, records = ground.take_over().publisher, []
-    for n in range(1, 3):
-        records.append(publish(ground, publisher, n))
-        ground.settle()
+    publisher, records = published(ground, 2)
     ground.open(publisher, 0, ground.rows("dead"))
     records.append(publish(ground, publisher, 3))
     eventually(lambda: _ended_everywhere(ground, publisher))
@@ -205,7 +196,7 @@ def test_kafka_aborts_an_open_transaction_beside_which_a_group_is_foretold(groun
     check(ground, records)
 
 
-def test_a_large_group_waits_for_its_offsets(ground: Ground, told: Told) -> None:
+def test_a_large_batch_waits_for_its_offsets(ground: Ground, told: Told) -> None:
     publisher = ground.take_over().publisher
     publish(ground, publisher, 1)
     ground.settle()

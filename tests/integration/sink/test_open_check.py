@@ -63,7 +63,7 @@ def test_of_a_prepared_transaction(proxied: tuple[Ground, Proxy], monkeypatch: p
     assert last.sequence == 1  # the one that was not asked about: lost
 
 
-def test_of_a_group(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_a_batch(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPatch) -> None:
     """A late commit: its rows are visible before their commit record, which is not written."""
     ground, proxy = proxied
     monkeypatch.setattr(late_ends, "SENT_ONCE_S", math.inf)

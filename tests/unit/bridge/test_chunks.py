@@ -14,7 +14,7 @@ from twofold_common.positions import Lsn
 START = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=7, pool=2)
 
 
-def test_a_chunk_closes_the_group_and_has_a_commit_of_its_own() -> None:
+def test_a_chunk_closes_the_batch_and_has_a_commit_of_its_own() -> None:
     state, _ = step(START, events.PlainRead(1, 3, Lsn(120)))
     state, done = step(state, events.ChunkDue())
     assert done == (CommitMain(8, Lsn(120), 1, 3), CommitChunk(9, Lsn(120)))

@@ -73,7 +73,7 @@ def committed(lsn: int) -> MainCommitted:
     return MainCommitted(Lsn(lsn))
 
 
-def test_open_one_commits_by_itself_behind_the_group() -> None:
+def test_open_one_commits_by_itself_behind_the_batch() -> None:
     state, done = run(start(), plain(110), prepare(A, 110), OpenDue(A))
     assert done == [CommitMain(8, Lsn(110), 1, 1), OpenPrepared(A, 0)]
     state, done = run(state, committed(110), PreparedOpened(A), plain(130), commit(A, 130))
@@ -83,7 +83,7 @@ def test_open_one_commits_by_itself_behind_the_group() -> None:
     assert (state.flush, state.slots_in_use, len(state.prepared)) == (140, (), 0)
 
 
-def test_outcome_read_before_the_opening_joins_the_group() -> None:
+def test_outcome_read_before_the_opening_joins_the_batch() -> None:
     state, done = run(start(), prepare(A, 100), commit(A, 110), Drained())
     assert done == [AppendStaged(A, Lsn(110)), CommitMain(8, Lsn(120), 1, 1)]
     assert state.flush == 100
@@ -97,7 +97,7 @@ def test_ledger_learns_only_of_those_that_stay() -> None:
     assert done == [NoteInDoubt(A, LedgerState.COMMITTED), AppendStaged(A, Lsn(130))]
 
 
-def test_while_a_commit_is_in_progress_no_group_closes_for_an_open() -> None:
+def test_while_a_commit_is_in_progress_no_batch_closes_for_an_open() -> None:
     """Two that are due meanwhile follow one batch, and not one each."""
     state, _ = run(start(), plain(110), Drained(), prepare(A, 110), plain(130), prepare(B, 130))
     state, done = run(state, OpenDue(A), OpenDue(B))
@@ -106,13 +106,13 @@ def test_while_a_commit_is_in_progress_no_group_closes_for_an_open() -> None:
     assert done == [CommitMain(9, Lsn(130), 1, 1), OpenPrepared(A, 0), OpenPrepared(B, 1)]
 
 
-def test_an_open_follows_a_group_that_closes_for_another_reason() -> None:
+def test_an_open_follows_a_batch_that_closes_for_another_reason() -> None:
     state, _ = run(start(), prepare(A, 100), OpenDue(A), PreparedOpened(A), plain(120), Drained())
     state, done = run(state, prepare(B, 120), plain(140), OpenDue(B), commit(A, 140))
     assert [type(each) for each in done] == [CommitMain, CommitOpenPrepared, OpenPrepared]
 
 
-def test_an_open_waits_for_no_commit_where_no_group_is_gathered() -> None:
+def test_an_open_waits_for_no_commit_where_no_batch_is_gathered() -> None:
     _, done = run(start(), plain(110), Drained(), prepare(A, 110), OpenDue(A))
     assert done[1:] == [OpenPrepared(A, 0)]
 
@@ -209,7 +209,7 @@ def test_prepared_twice_is_refused_and_a_gid_used_again_is_not() -> None:
     assert run(start(), prepare(A, 100), prepare(B, 110))[1] == []
 
 
-def test_one_commit_on_its_way_while_the_next_group_gathers() -> None:
+def test_one_commit_on_its_way_while_the_next_batch_gathers() -> None:
     state, done = run(start(), plain(110), Drained(), plain(120), Drained())
     assert done == [CommitMain(8, Lsn(110), 1, 1)]
     assert not state.must_wait
@@ -248,7 +248,7 @@ def test_answer_that_nobody_waits_for_ends_the_run() -> None:
         step(start(), committed(110))
 
 
-def test_state_does_not_grow_with_the_group() -> None:
+def test_state_does_not_grow_with_the_batch() -> None:
     one, _ = run(start(), plain(110))
     many, _ = run(start(), *(plain(110 + n) for n in range(1000)))
     assert len(repr(many)) < len(repr(one)) + 20

@@ -83,7 +83,7 @@ def batch_of(records: int, size: int) -> RowBatch:
     return batch
 
 
-def test_the_rows_of_a_small_group_are_kept_until_the_next_one_begins() -> None:
+def test_the_rows_of_a_small_batch_are_kept_until_the_next_one_begins() -> None:
     kept = KeptBatch()
     first, second = batch_of(400, 9), batch_of(600, 9)
     kept.keep(first)

@@ -118,7 +118,7 @@ class World:
             applied_lsn=Lsn(self.applied), confirmed_lsn=Lsn(self.flush), sequence=self.sequence, pool=1
         )
         self.waiting: dict[PreparedIdentity, Any] = {}
-        self.group: list[int] = []
+        self.batch: list[int] = []
         self.flying: list[tuple[int, int, list[int]]] = []
         self.collector = Collector(
             tables=Tables(),  # type: ignore[arg-type]
@@ -161,7 +161,7 @@ class World:
             case _:
                 pass
         if collected.batch is not None:
-            self.group += values(collected.batch)
+            self.batch += values(collected.batch)
         if collected.transaction is not None:
             self.waiting[collected.transaction.identity] = collected.transaction
         self.tell(collected.event)
@@ -172,13 +172,13 @@ class World:
             match action:
                 case actions.AppendStaged(identity):
                     for batch in self.waiting.pop(identity).batches():
-                        self.group += values(batch)
+                        self.batch += values(batch)
                 case actions.Forget(identity):
                     self.waiting.pop(identity)
                 case actions.CommitMain(sequence, applied_lsn, _, rows):
-                    assert rows == len(self.group)
-                    self.flying.append((sequence, applied_lsn, self.group))
-                    self.group = []
+                    assert rows == len(self.batch)
+                    self.flying.append((sequence, applied_lsn, self.batch))
+                    self.batch = []
                 case actions.Report(_, flush):
                     self.check_position(flush)
                     self.flush = flush
