@@ -36,10 +36,6 @@ class KafkaSecrets:
     password: SecretSource | None = None
     token_provider: Callable[[str], tuple[Any, ...]] | None = None
 
-    @property
-    def expire(self) -> bool:
-        return self.password is not None or self.token_provider is not None
-
     def open(self, kind: type[_Client], client: Mapping[str, Any]) -> _Client:
         """Make a client of librdkafka with these settings, and with the secret of this moment."""
         settings: dict[str, Any] = {**client}

@@ -141,16 +141,6 @@ class Registry:
                 if of == subject:
                     del self._ids[of, schema]
 
-    def accepts(self, subject: str, schema: str) -> bool:
-        """Whether `register` would be let through: the subject has no version yet, or the new one
-        is compatible.
-        """
-        try:
-            path = f"/compatibility{subject_path(subject)}/versions/latest"
-            return bool(self._ask(subject, path, _body(schema))["is_compatible"])
-        except _Absent:
-            return True
-
     def _ask(self, about: str, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
         try:
             return self._http.ask(path, body, method=method)

@@ -39,7 +39,7 @@ class TimelineSwitch:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """A row of pg_replication_slots. Columns that the server's version lacks are None."""
+    """What a row of pg_replication_slots says. Columns that the server's version lacks are None."""
 
     name: str
     database: str | None
@@ -48,13 +48,9 @@ class SlotState:
     restart: Lsn
     active_pid: int | None
     two_phase: bool
-    two_phase_at: Lsn | None
     wal_status: str | None
-    safe_wal_size: int | None
     invalidation_reason: str | None
     failover: bool | None
-    synced: bool | None
-    catalog_xmin: int | None
 
     @property
     def lost(self) -> bool:
@@ -162,13 +158,9 @@ def slot_state(conninfo: str, slot: str) -> SlotState | None:
         restart=_lsn(columns["restart_lsn"]) or NO_LSN,
         active_pid=columns["active_pid"],
         two_phase=columns["two_phase"],
-        two_phase_at=_lsn(columns.get("two_phase_at")),
         wal_status=columns["wal_status"],
-        safe_wal_size=columns["safe_wal_size"],
         invalidation_reason=columns.get("invalidation_reason") or conflict_reason(columns.get("conflicting")),
         failover=columns.get("failover"),
-        synced=columns.get("synced"),
-        catalog_xmin=int(columns["catalog_xmin"]) if columns["catalog_xmin"] else None,
     )
 
 

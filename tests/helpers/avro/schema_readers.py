@@ -36,6 +36,11 @@ class Subject:
         """Set its compatibility, or that of the keys' subject."""
         self._ask("PUT", f"/config/{self._topic}-{part}", {"compatibility": mode})
 
+    def accepts(self, schema: str) -> bool:
+        """Whether it is compatible with the latest version."""
+        path = f"/compatibility/subjects/{self._topic}-value/versions/latest"
+        return bool(self._ask("POST", path, {"schema": schema})["is_compatible"])
+
     def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}

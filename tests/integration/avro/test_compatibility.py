@@ -65,7 +65,8 @@ def test_what_a_mode_lets_pass(
     client.register(subject, before)
     found = []
     for mode in MODES:
-        Subject(registry.url, f"{prefix}.public.t").allow(mode)
-        if client.accepts(subject, after):
+        values = Subject(registry.url, f"{prefix}.public.t")
+        values.allow(mode)
+        if values.accepts(after):
             found.append(mode)
     assert tuple(found) == passes

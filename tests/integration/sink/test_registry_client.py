@@ -84,8 +84,6 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reason(
     subject = f"{prefix}-value"
     client.register(subject, record("a"))
     Subject(registry.url, prefix).allow("BACKWARD")
-    assert client.accepts(subject, record("a"))
-    assert not client.accepts(subject, record("a", "b"))
     with pytest.raises(Refused, match=r"BACKWARD|[Ii]ncompatible|READER_FIELD_MISSING") as refused:
         client.register(subject, record("a", "b"))
     assert subject in str(refused.value)
@@ -95,8 +93,7 @@ def test_an_incompatible_schema_is_refused_with_the_registrys_reason(
     assert client.register(subject, record("a", "b")), "the repair that the message names"
 
 
-def test_a_first_version_is_accepted_and_nonsense_is_refused(client: Registry, prefix: str) -> None:
-    assert client.accepts(f"{prefix}-value", record("a"))
+def test_nonsense_is_refused(client: Registry, prefix: str) -> None:
     with pytest.raises(Refused, match="valid"):
         client.register(f"{prefix}-value", '{"type": "nonsense"}')
 
@@ -117,7 +114,6 @@ def test_a_404_that_is_not_the_registrys_is_no_answer(client: Registry, registry
     for ask in (
         lambda: elsewhere.versions(f"{prefix}-value"),
         lambda: elsewhere.known_id(f"{prefix}-value", record("a")),
-        lambda: elsewhere.accepts(f"{prefix}-value", record("a")),
         lambda: elsewhere.schema(1),
     ):
         with pytest.raises(Unreachable, match=r"HTTP 404 .*correct registry\.url"):

@@ -34,13 +34,9 @@ SLOT = SlotState(
     restart=Lsn(900),
     active_pid=1,
     two_phase=True,
-    two_phase_at=Lsn(10),
     wal_status="reserved",
-    safe_wal_size=None,
     invalidation_reason=None,
     failover=None,
-    synced=None,
-    catalog_xmin=None,
 )
 SERVER = ServerIdentity("74", 2, Lsn(2000), "bank", 180000)
 HISTORY = (TimelineSwitch(1, Lsn(500), "promoted"),)
