@@ -18,35 +18,8 @@ from struct import Struct
 from typing import Any
 
 from twofold.errors import MalformedMessage
+from twofold.source import messages as m
 from twofold.source.cursor import POSTGRES_EPOCH_US, Cursor
-from twofold.source.messages import (
-    Begin,
-    BeginPrepare,
-    Binary,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Origin,
-    Prepare,
-    Relation,
-    RelationColumn,
-    RollbackPrepared,
-    Row,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Text,
-    Truncate,
-    Type,
-    Unchanged,
-    Update,
-    Value,
-)
 from twofold_avro.shapes import ReplicaIdentity
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -69,7 +42,7 @@ _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
 }
 
 
-def decode(payload: bytes, *, in_stream: bool) -> Message:
+def decode(payload: bytes, *, in_stream: bool) -> m.Message:
     """Decode one message: the payload of one XLogData, without its header."""
     if payload[:1] == b"B":
         return _begin(payload)
@@ -151,19 +124,19 @@ def _unpack_numbers(payload: bytes, form: Struct, fields: tuple[str, ...]) -> tu
     return form.unpack(payload)
 
 
-def _begin(payload: bytes) -> Begin:
+def _begin(payload: bytes) -> m.Begin:
     lsn, ts, xid = _unpack_numbers(payload, _BEGIN, ("commit_lsn", "commit_ts", "xid"))
-    return Begin(lsn, ts + POSTGRES_EPOCH_US, xid)
+    return m.Begin(lsn, ts + POSTGRES_EPOCH_US, xid)
 
 
-def _commit(payload: bytes) -> Commit:
+def _commit(payload: bytes) -> m.Commit:
     flags, lsn, end_lsn, ts = _unpack_numbers(payload, _COMMIT, ("flags", "commit_lsn", "end_lsn", "commit_ts"))
     if flags:
         raise MalformedMessage(f"flags {flags:#04x} has unknown bits", offset=1)
-    return Commit(lsn, end_lsn, ts + POSTGRES_EPOCH_US)
+    return m.Commit(lsn, end_lsn, ts + POSTGRES_EPOCH_US)
 
 
-def _decode_of_prepared(payload: bytes) -> Message | None:
+def _decode_of_prepared(payload: bytes) -> m.Message | None:
     """Decode a message about a prepared transaction at once: numbers, then the gid.
 
     None: it is another message, or has a flaw that reading it field by field will name.
@@ -178,14 +151,14 @@ def _decode_of_prepared(payload: bytes) -> Message | None:
         return None
     if tag == b"b":
         lsn, end_lsn, ts, xid = form.unpack_from(payload)
-        return BeginPrepare(lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, gid))
+        return m.BeginPrepare(lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, gid))
     flags, lsn, end_lsn, ts, *rolled_back, xid = form.unpack_from(payload)
     if flags:
         return None
     identity = PreparedIdentity(xid, gid)
     if rolled_back:
-        return RollbackPrepared(lsn, end_lsn, ts + POSTGRES_EPOCH_US, rolled_back[0] + POSTGRES_EPOCH_US, identity)
-    return (Prepare if tag == b"P" else CommitPrepared)(lsn, end_lsn, ts + POSTGRES_EPOCH_US, identity)
+        return m.RollbackPrepared(lsn, end_lsn, ts + POSTGRES_EPOCH_US, rolled_back[0] + POSTGRES_EPOCH_US, identity)
+    return (m.Prepare if tag == b"P" else m.CommitPrepared)(lsn, end_lsn, ts + POSTGRES_EPOCH_US, identity)
 
 
 _TAGS_OF_PREPARED = frozenset({b"b", b"P", b"K", b"r"})
@@ -203,28 +176,28 @@ def _two_phase(cursor: Cursor, fields: tuple[str, ...]) -> tuple[Lsn, Lsn, int, 
     return lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, cursor.text("gid"))
 
 
-def _begin_prepare(cursor: Cursor) -> BeginPrepare:
-    return BeginPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
+def _begin_prepare(cursor: Cursor) -> m.BeginPrepare:
+    return m.BeginPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
-def _prepare(cursor: Cursor) -> Prepare:
+def _prepare(cursor: Cursor) -> m.Prepare:
     cursor.flags("flags", 0)
-    return Prepare(*_two_phase(cursor, _PREPARE_FIELDS))
+    return m.Prepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
-def _stream_prepare(cursor: Cursor) -> StreamPrepare:
+def _stream_prepare(cursor: Cursor) -> m.StreamPrepare:
     cursor.flags("flags", 0)
-    return StreamPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
+    return m.StreamPrepare(*_two_phase(cursor, _PREPARE_FIELDS))
 
 
-def _commit_prepared(cursor: Cursor) -> CommitPrepared:
+def _commit_prepared(cursor: Cursor) -> m.CommitPrepared:
     cursor.flags("flags", 0)
-    return CommitPrepared(*_two_phase(cursor, _OUTCOME_FIELDS))
+    return m.CommitPrepared(*_two_phase(cursor, _OUTCOME_FIELDS))
 
 
-def _rollback_prepared(cursor: Cursor) -> RollbackPrepared:
+def _rollback_prepared(cursor: Cursor) -> m.RollbackPrepared:
     cursor.flags("flags", 0)
-    return RollbackPrepared(
+    return m.RollbackPrepared(
         cursor.lsn("prepare_end_lsn"),
         cursor.lsn("rollback_end_lsn"),
         cursor.time("prepare_ts"),
@@ -233,61 +206,61 @@ def _rollback_prepared(cursor: Cursor) -> RollbackPrepared:
     )
 
 
-def _stream_start(cursor: Cursor) -> StreamStart:
-    return StreamStart(cursor.u32("xid"), bool(cursor.flags("first_segment", 1)))
+def _stream_start(cursor: Cursor) -> m.StreamStart:
+    return m.StreamStart(cursor.u32("xid"), bool(cursor.flags("first_segment", 1)))
 
 
-def _stream_stop(_: Cursor) -> StreamStop:
-    return StreamStop()
+def _stream_stop(_: Cursor) -> m.StreamStop:
+    return m.StreamStop()
 
 
-def _stream_commit(cursor: Cursor) -> StreamCommit:
+def _stream_commit(cursor: Cursor) -> m.StreamCommit:
     xid = cursor.u32("xid")
     cursor.flags("flags", 0)
-    return StreamCommit(xid, cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"))
+    return m.StreamCommit(xid, cursor.lsn("commit_lsn"), cursor.lsn("end_lsn"), cursor.time("commit_ts"))
 
 
-def _stream_abort(cursor: Cursor) -> StreamAbort:
+def _stream_abort(cursor: Cursor) -> m.StreamAbort:
     xid, subxid = cursor.u32("xid"), cursor.u32("subxid")
     if cursor.offset == len(cursor.data):
-        return StreamAbort(xid, subxid)
-    return StreamAbort(xid, subxid, cursor.lsn("abort_lsn"), cursor.time("abort_ts"))
+        return m.StreamAbort(xid, subxid)
+    return m.StreamAbort(xid, subxid, cursor.lsn("abort_lsn"), cursor.time("abort_ts"))
 
 
-def _origin(cursor: Cursor) -> Origin:
-    return Origin(cursor.lsn("origin_lsn"), cursor.text("the origin's name"))
+def _origin(cursor: Cursor) -> m.Origin:
+    return m.Origin(cursor.lsn("origin_lsn"), cursor.text("the origin's name"))
 
 
 def _schema(cursor: Cursor) -> str:
     return cursor.text("the schema's name") or "pg_catalog"
 
 
-def _relation(cursor: Cursor, xid: int | None) -> Relation:
+def _relation(cursor: Cursor, xid: int | None) -> m.Relation:
     oid, schema, table = cursor.u32("oid"), _schema(cursor), cursor.text("the table's name")
     setting = cursor.u8("the replica identity")
     if (identity := _REPLICA_IDENTITIES.get(setting)) is None:
         raise MalformedMessage(f"{bytes((setting,))!r} is not a replica identity", offset=cursor.offset - 1)
     columns = tuple([_column(cursor) for _ in range(cursor.u16("the number of columns"))])
-    return Relation(oid, schema, table, identity, columns, xid)
+    return m.Relation(oid, schema, table, identity, columns, xid)
 
 
-def _column(cursor: Cursor) -> RelationColumn:
+def _column(cursor: Cursor) -> m.RelationColumn:
     in_identity = bool(cursor.flags("the column's flags", 1))
     name = cursor.text("the column's name")
-    return RelationColumn(name, cursor.u32("the type's oid"), cursor.i32("the type's modifier"), in_identity)
+    return m.RelationColumn(name, cursor.u32("the type's oid"), cursor.i32("the type's modifier"), in_identity)
 
 
-def _type(cursor: Cursor, xid: int | None) -> Type:
-    return Type(cursor.u32("oid"), _schema(cursor), cursor.text("the type's name"), xid)
+def _type(cursor: Cursor, xid: int | None) -> m.Type:
+    return m.Type(cursor.u32("oid"), _schema(cursor), cursor.text("the type's name"), xid)
 
 
-def _insert(cursor: Cursor, xid: int | None) -> Insert:
+def _insert(cursor: Cursor, xid: int | None) -> m.Insert:
     relation = cursor.u32("the relation's oid")
     _expect_new(cursor, cursor.u8("the new row's tag"))
-    return Insert(relation, _row(cursor), xid)
+    return m.Insert(relation, _row(cursor), xid)
 
 
-def _update(cursor: Cursor, xid: int | None) -> Update:
+def _update(cursor: Cursor, xid: int | None) -> m.Update:
     relation = cursor.u32("the relation's oid")
     tag = cursor.u8("a row's tag")
     key = old = None
@@ -298,16 +271,16 @@ def _update(cursor: Cursor, xid: int | None) -> Update:
     if key is not None or old is not None:
         tag = cursor.u8("the new row's tag")
     _expect_new(cursor, tag)
-    return Update(relation, key, old, _row(cursor), xid)
+    return m.Update(relation, key, old, _row(cursor), xid)
 
 
-def _delete(cursor: Cursor, xid: int | None) -> Delete:
+def _delete(cursor: Cursor, xid: int | None) -> m.Delete:
     relation = cursor.u32("the relation's oid")
     tag = cursor.u8("the old row's tag")
     if tag == ord("K"):
-        return Delete(relation, _row(cursor), None, xid)
+        return m.Delete(relation, _row(cursor), None, xid)
     if tag == ord("O"):
-        return Delete(relation, None, _row(cursor), xid)
+        return m.Delete(relation, None, _row(cursor), xid)
     raise MalformedMessage(f"an old row starts with K or O, not {bytes((tag,))!r}", offset=cursor.offset - 1)
 
 
@@ -316,39 +289,39 @@ def _expect_new(cursor: Cursor, tag: int) -> None:
         raise MalformedMessage(f"a new row starts with N, not {bytes((tag,))!r}", offset=cursor.offset - 1)
 
 
-def _row(cursor: Cursor) -> Row:
+def _row(cursor: Cursor) -> m.Row:
     return tuple([_value(cursor) for _ in range(cursor.u16("the number of columns"))])
 
 
-def _value(cursor: Cursor) -> Value:
+def _value(cursor: Cursor) -> m.Value:
     kind = cursor.u8("a value's kind")
     if kind == ord("t"):
-        return Text(cursor.counted("a value"))
+        return m.Text(cursor.counted("a value"))
     if kind == ord("n"):
         return None
     if kind == ord("b"):
-        return Binary(cursor.counted("a value"))
+        return m.Binary(cursor.counted("a value"))
     if kind == ord("u"):
-        return Unchanged.TOAST
+        return m.Unchanged.TOAST
     raise MalformedMessage(f"{bytes((kind,))!r} is not a kind of value", offset=cursor.offset - 1)
 
 
-def _truncate(cursor: Cursor, xid: int | None) -> Truncate:
+def _truncate(cursor: Cursor, xid: int | None) -> m.Truncate:
     count = cursor.u32("the number of relations")
     flags = cursor.flags("flags", 3)
     if count * _U32.size > len(cursor.data) - cursor.offset:
         raise MalformedMessage(f"the message announces {count} relations, but ends before them", offset=cursor.offset)
     relations = tuple([cursor.u32("a relation's oid") for _ in range(count)])
-    return Truncate(relations, bool(flags & 1), bool(flags & 2), xid)
+    return m.Truncate(relations, bool(flags & 1), bool(flags & 2), xid)
 
 
-def _message(cursor: Cursor, xid: int | None) -> LogicalMessage:
+def _message(cursor: Cursor, xid: int | None) -> m.LogicalMessage:
     transactional = bool(cursor.flags("flags", 1))
     lsn, prefix = cursor.lsn("lsn"), cursor.text("the prefix")
-    return LogicalMessage(transactional, lsn, prefix, cursor.counted("the content"), xid)
+    return m.LogicalMessage(transactional, lsn, prefix, cursor.counted("the content"), xid)
 
 
-_PLAIN: dict[int, Callable[[Cursor], Message]] = {
+_PLAIN: dict[int, Callable[[Cursor], m.Message]] = {
     ord("b"): _begin_prepare,
     ord("P"): _prepare,
     ord("K"): _commit_prepared,
@@ -362,7 +335,7 @@ _PLAIN: dict[int, Callable[[Cursor], Message]] = {
 }
 """Messages that have the same form inside and outside a stream block."""
 
-_STREAMABLE: dict[int, Callable[[Cursor, int | None], Message]] = {
+_STREAMABLE: dict[int, Callable[[Cursor, int | None], m.Message]] = {
     ord("R"): _relation,
     ord("Y"): _type,
     ord("I"): _insert,

@@ -8,34 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from twofold.source import messages as m
 from twofold.source.catalog import Catalog
-from twofold.source.messages import (
-    Begin,
-    BeginPrepare,
-    Binary,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    Row,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Text,
-    Truncate,
-    Unchanged,
-    Update,
-)
 from twofold_common.positions import PreparedIdentity
 
-Named: TypeAlias = "dict[str, bytes | Unchanged | None]"
+Named: TypeAlias = "dict[str, bytes | m.Unchanged | None]"
 
 
 @dataclass(frozen=True)
@@ -43,7 +20,7 @@ class Change:
     """One line of a transaction. `old_whole`: `old` has all columns, not only the identity's."""
 
     what: str
-    relation: Relation | None = None
+    relation: m.Relation | None = None
     old: Named | None = None
     new: Named | None = None
     old_whole: bool = False
@@ -54,7 +31,7 @@ class Change:
 class Transaction:
     xid: int
     changes: list[tuple[int | None, Change]] = field(default_factory=list)
-    relations: dict[int, Relation] = field(default_factory=dict)
+    relations: dict[int, m.Relation] = field(default_factory=dict)
 
     def take_back(self, subxid: int) -> None:
         self.changes = [(xid, change) for xid, change in self.changes if xid != subxid]
@@ -67,43 +44,43 @@ class Assembler:
     committed: list[Transaction] = field(default_factory=list)
     prepared: dict[PreparedIdentity, Transaction] = field(default_factory=dict)
     streamed: dict[int, Transaction] = field(default_factory=dict)
-    relations: dict[int, Relation] = field(default_factory=dict)
+    relations: dict[int, m.Relation] = field(default_factory=dict)
     current: Transaction | None = None
     outside: list[str] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
 
-    def feed(self, messages: Iterable[Message]) -> None:
+    def feed(self, messages: Iterable[m.Message]) -> None:
         for message in messages:
             name = type(message).__name__
             self.counts[name] = self.counts.get(name, 0) + 1
             if not self._frame(message):
                 self._change(message)
 
-    def _frame(self, message: Message) -> bool:
+    def _frame(self, message: m.Message) -> bool:
         match message:
-            case Begin(_, _, xid):
+            case m.Begin(_, _, xid):
                 self.current = Transaction(xid)
-            case BeginPrepare(_, _, _, identity):
+            case m.BeginPrepare(_, _, _, identity):
                 self.current = Transaction(identity.xid)
-            case Commit():
+            case m.Commit():
                 self._commit(self._take_current())
-            case Prepare(_, _, _, identity):
+            case m.Prepare(_, _, _, identity):
                 self._prepare(identity, self._take_current())
-            case StreamStart(xid, first):
+            case m.StreamStart(xid, first):
                 assert first == (xid not in self.streamed)
                 self.current = self.streamed.setdefault(xid, Transaction(xid))
-            case StreamStop():
+            case m.StreamStop():
                 self._take_current()
-            case StreamCommit(xid):
+            case m.StreamCommit(xid):
                 self.relations |= self.streamed[xid].relations  # the server takes them as sent to all from here on
                 self._commit(self.streamed.pop(xid))
-            case StreamPrepare(_, _, _, identity):
+            case m.StreamPrepare(_, _, _, identity):
                 self._prepare(identity, self.streamed.pop(identity.xid))
-            case StreamAbort(xid, subxid):
+            case m.StreamAbort(xid, subxid):
                 self._abort(xid, subxid)
-            case CommitPrepared(_, _, _, identity):
+            case m.CommitPrepared(_, _, _, identity):
                 self._commit(self.prepared.pop(identity))
-            case RollbackPrepared(_, _, _, _, identity):
+            case m.RollbackPrepared(_, _, _, _, identity):
                 self.prepared.pop(identity)
             case _:
                 return False
@@ -128,25 +105,25 @@ class Assembler:
         if transaction.changes:
             self.committed.append(transaction)
 
-    def _change(self, message: Message) -> None:
-        if isinstance(message, Relation):
+    def _change(self, message: m.Message) -> None:
+        if isinstance(message, m.Relation):
             self._note(message)
-        elif isinstance(message, Insert | Update | Delete):
+        elif isinstance(message, m.Insert | m.Update | m.Delete):
             self._add(message.xid, self._row_change(message))
-        elif isinstance(message, Truncate):
+        elif isinstance(message, m.Truncate):
             for oid in message.relations:
                 self._add(message.xid, Change("TRUNCATE", self._relation(oid)))
-        elif isinstance(message, LogicalMessage):
+        elif isinstance(message, m.LogicalMessage):
             if message.transactional:
                 self._add(message.xid, Change("MESSAGE", content=message.content.hex()))
             else:
                 self.outside.append(message.content.hex())
 
-    def _note(self, relation: Relation) -> None:
+    def _note(self, relation: m.Relation) -> None:
         scope = self.relations if relation.xid is None or self.current is None else self.current.relations
         scope[relation.oid] = replace(relation, xid=None)
 
-    def _relation(self, oid: int) -> Relation:
+    def _relation(self, oid: int) -> m.Relation:
         assert self.current is not None
         return self.current.relations.get(oid) or self.relations[oid]
 
@@ -154,22 +131,22 @@ class Assembler:
         assert self.current is not None
         self.current.changes.append((xid, change))
 
-    def _row_change(self, message: Insert | Update | Delete) -> Change:
+    def _row_change(self, message: m.Insert | m.Update | m.Delete) -> Change:
         relation = self._relation(message.relation)
-        if isinstance(message, Insert):
+        if isinstance(message, m.Insert):
             return Change("INSERT", relation, None, named(relation, message.new))
         whole = message.old is not None
         before = message.old if message.old is not None else message.key
         old = named(relation, before) if before is not None else None
-        if isinstance(message, Delete):
+        if isinstance(message, m.Delete):
             return Change("DELETE", relation, old, None, whole)
         return Change("UPDATE", relation, old, named(relation, message.new), whole)
 
 
-def named(relation: Relation, row: Row) -> Named:
+def named(relation: m.Relation, row: m.Row) -> Named:
     assert len(row) == len(relation.columns)
     return {
-        column.name: value.data if isinstance(value, Text | Binary) else value
+        column.name: value.data if isinstance(value, m.Text | m.Binary) else value
         for column, value in zip(relation.columns, row, strict=True)
     }
 
@@ -183,7 +160,7 @@ class Mirror:
     """
 
     catalog: Catalog
-    keys: dict[Relation, tuple[str, ...]] = field(default_factory=dict)
+    keys: dict[m.Relation, tuple[str, ...]] = field(default_factory=dict)
     tables: dict[str, dict[object, list[Named]]] = field(default_factory=dict)
 
     def rows(self, table: str) -> list[Named]:
@@ -199,11 +176,11 @@ class Mirror:
         before = None if change.what == "INSERT" else self._remove(table, change)
         if change.new is not None:
             known = {**(before or {}), **(change.old if change.old_whole and change.old else {})}
-            row = {n: known[n] if isinstance(v, Unchanged) else v for n, v in change.new.items()}
-            assert not any(isinstance(v, Unchanged) for v in row.values())
+            row = {n: known[n] if isinstance(v, m.Unchanged) else v for n, v in change.new.items()}
+            assert not any(isinstance(v, m.Unchanged) for v in row.values())
             table.setdefault(row["k"], []).append(row)
 
-    def key(self, relation: Relation) -> tuple[str, ...]:
+    def key(self, relation: m.Relation) -> tuple[str, ...]:
         if relation not in self.keys:
             self.keys[relation] = tuple(column.name for column in self.catalog.shape(relation).key)
         return self.keys[relation]

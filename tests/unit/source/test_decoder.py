@@ -9,33 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twofold.errors import MalformedMessage
+from twofold.source import messages as m
 from twofold.source.decoder import decode, insert_texts, row_place, row_relation
-from twofold.source.messages import (
-    Begin,
-    BeginPrepare,
-    Binary,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    Origin,
-    Prepare,
-    Relation,
-    RelationColumn,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Text,
-    Truncate,
-    Type,
-    Unchanged,
-    Update,
-)
 from twofold_common.positions import Lsn, PreparedIdentity
 from unit.source.pgoutput_bytes import EPOCH_US, encode
 
@@ -47,48 +22,48 @@ schemas = names.filter(bool)
 identities = st.builds(PreparedIdentity, u32, names)
 values = st.one_of(
     st.none(),
-    st.just(Unchanged.TOAST),
-    st.builds(Text, st.binary(max_size=20)),
-    st.builds(Binary, st.binary(max_size=20)),
+    st.just(m.Unchanged.TOAST),
+    st.builds(m.Text, st.binary(max_size=20)),
+    st.builds(m.Binary, st.binary(max_size=20)),
 )
 rows = st.lists(values, max_size=6).map(tuple)
 
 plain = st.one_of(
-    st.builds(Begin, lsns, times, u32),
-    st.builds(Commit, lsns, lsns, times),
-    st.builds(BeginPrepare, lsns, lsns, times, identities),
-    st.builds(Prepare, lsns, lsns, times, identities),
-    st.builds(StreamPrepare, lsns, lsns, times, identities),
-    st.builds(CommitPrepared, lsns, lsns, times, identities),
-    st.builds(RollbackPrepared, lsns, lsns, times, times, identities),
-    st.builds(StreamStart, u32, st.booleans()),
-    st.builds(StreamStop),
-    st.builds(StreamCommit, u32, lsns, lsns, times),
-    st.builds(StreamAbort, u32, u32),
-    st.builds(StreamAbort, u32, u32, lsns, times),
-    st.builds(Origin, lsns, names),
+    st.builds(m.Begin, lsns, times, u32),
+    st.builds(m.Commit, lsns, lsns, times),
+    st.builds(m.BeginPrepare, lsns, lsns, times, identities),
+    st.builds(m.Prepare, lsns, lsns, times, identities),
+    st.builds(m.StreamPrepare, lsns, lsns, times, identities),
+    st.builds(m.CommitPrepared, lsns, lsns, times, identities),
+    st.builds(m.RollbackPrepared, lsns, lsns, times, times, identities),
+    st.builds(m.StreamStart, u32, st.booleans()),
+    st.builds(m.StreamStop),
+    st.builds(m.StreamCommit, u32, lsns, lsns, times),
+    st.builds(m.StreamAbort, u32, u32),
+    st.builds(m.StreamAbort, u32, u32, lsns, times),
+    st.builds(m.Origin, lsns, names),
 )
-column = st.builds(RelationColumn, names, u32, st.integers(-(2**31), 2**31 - 1), st.booleans())
+column = st.builds(m.RelationColumn, names, u32, st.integers(-(2**31), 2**31 - 1), st.booleans())
 replica_identities = st.sampled_from(["default", "index", "full", "nothing"])
 
 
-def changes(xid: st.SearchStrategy[int | None]) -> st.SearchStrategy[Insert | Update | Delete]:
+def changes(xid: st.SearchStrategy[int | None]) -> st.SearchStrategy[m.Insert | m.Update | m.Delete]:
     return st.one_of(
-        st.builds(Insert, u32, rows, xid),
-        st.builds(Update, u32, st.none() | rows, st.none(), rows, xid),
-        st.builds(Update, u32, st.none(), rows, rows, xid),
-        st.builds(Delete, u32, rows, st.none(), xid),
-        st.builds(Delete, u32, st.none(), rows, xid),
+        st.builds(m.Insert, u32, rows, xid),
+        st.builds(m.Update, u32, st.none() | rows, st.none(), rows, xid),
+        st.builds(m.Update, u32, st.none(), rows, rows, xid),
+        st.builds(m.Delete, u32, rows, st.none(), xid),
+        st.builds(m.Delete, u32, st.none(), rows, xid),
     )
 
 
-def streamable(xid: st.SearchStrategy[int | None]) -> st.SearchStrategy[Message]:
+def streamable(xid: st.SearchStrategy[int | None]) -> st.SearchStrategy[m.Message]:
     return st.one_of(
-        st.builds(Relation, u32, schemas, names, replica_identities, st.lists(column, max_size=5).map(tuple), xid),
-        st.builds(Type, u32, schemas, names, xid),
+        st.builds(m.Relation, u32, schemas, names, replica_identities, st.lists(column, max_size=5).map(tuple), xid),
+        st.builds(m.Type, u32, schemas, names, xid),
         changes(xid),
-        st.builds(Truncate, st.lists(u32, max_size=5).map(tuple), st.booleans(), st.booleans(), xid),
-        st.builds(LogicalMessage, st.booleans(), lsns, names, st.binary(max_size=30), xid),
+        st.builds(m.Truncate, st.lists(u32, max_size=5).map(tuple), st.booleans(), st.booleans(), xid),
+        st.builds(m.LogicalMessage, st.booleans(), lsns, names, st.binary(max_size=30), xid),
     )
 
 
@@ -97,7 +72,7 @@ inside = st.tuples(st.just(True), st.one_of(plain, streamable(u32)))
 any_message = st.one_of(outside, inside)
 
 
-def decoded_or_refused(payload: bytes, in_stream: bool) -> Message | MalformedMessage:
+def decoded_or_refused(payload: bytes, in_stream: bool) -> m.Message | MalformedMessage:
     """Anything else that decode raises fails the test."""
     try:
         return decode(payload, in_stream=in_stream)
@@ -106,17 +81,17 @@ def decoded_or_refused(payload: bytes, in_stream: bool) -> Message | MalformedMe
 
 
 @given(any_message)
-def test_every_message_comes_back_as_it_was_written(case: tuple[bool, Message]) -> None:
+def test_every_message_comes_back_as_it_was_written(case: tuple[bool, m.Message]) -> None:
     in_stream, message = case
     assert decode(encode(message), in_stream=in_stream) == message
 
 
 @given(any_message, st.data())
-def test_a_message_that_is_cut_short_is_malformed(case: tuple[bool, Message], data: st.DataObject) -> None:
+def test_a_message_that_is_cut_short_is_malformed(case: tuple[bool, m.Message], data: st.DataObject) -> None:
     in_stream, message = case
     payload = encode(message)
     size = data.draw(st.integers(0, len(payload) - 1))
-    if isinstance(message, StreamAbort) and size == 9:
+    if isinstance(message, m.StreamAbort) and size == 9:
         return  # cut exactly there it is the shorter form of the same message
     with pytest.raises(MalformedMessage) as error:
         decode(payload[:size], in_stream=in_stream)
@@ -124,14 +99,14 @@ def test_a_message_that_is_cut_short_is_malformed(case: tuple[bool, Message], da
 
 
 @given(any_message, st.binary(min_size=1, max_size=3))
-def test_a_message_with_bytes_left_over_is_malformed(case: tuple[bool, Message], more: bytes) -> None:
+def test_a_message_with_bytes_left_over_is_malformed(case: tuple[bool, m.Message], more: bytes) -> None:
     in_stream, message = case
     with pytest.raises(MalformedMessage):
         decode(encode(message) + more, in_stream=in_stream)
 
 
 @given(any_message, st.data())
-def test_flipped_bits_give_a_message_or_the_typed_error(case: tuple[bool, Message], data: st.DataObject) -> None:
+def test_flipped_bits_give_a_message_or_the_typed_error(case: tuple[bool, m.Message], data: st.DataObject) -> None:
     in_stream, message = case
     payload = bytearray(encode(message))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -139,7 +114,7 @@ def test_flipped_bits_give_a_message_or_the_typed_error(case: tuple[bool, Messag
     again = decoded_or_refused(bytes(payload), in_stream)
     if isinstance(again, MalformedMessage):
         assert 0 <= again.offset <= len(payload)
-    elif not (isinstance(again, Relation | Type) and again.schema == "pg_catalog"):
+    elif not (isinstance(again, m.Relation | m.Type) and again.schema == "pg_catalog"):
         # An empty schema is written as such and read as pg_catalog; all else that is accepted means
         # exactly its bytes.
         assert encode(again) == bytes(payload)
@@ -161,21 +136,23 @@ def test_the_relation_of_a_row_is_read_without_decoding_it(in_stream: bool, data
         assert row_place(payload) == (message.xid, message.relation)
 
 
-texts = st.lists(st.none() | st.builds(Text, st.binary(max_size=20)), max_size=6).map(tuple)
+texts = st.lists(st.none() | st.builds(m.Text, st.binary(max_size=20)), max_size=6).map(tuple)
 inserts = st.one_of(
-    st.tuples(st.just(False), st.builds(Insert, u32, texts, st.none())),
-    st.tuples(st.just(True), st.builds(Insert, u32, texts, u32)),
+    st.tuples(st.just(False), st.builds(m.Insert, u32, texts, st.none())),
+    st.tuples(st.just(True), st.builds(m.Insert, u32, texts, u32)),
 )
 
 
 @given(inserts | any_message, st.integers(0, 3), st.binary(max_size=2))
-def test_the_texts_of_an_insert_are_read_as_they_are_decoded(case: tuple[bool, Message], cut: int, more: bytes) -> None:
+def test_the_texts_of_an_insert_are_read_as_they_are_decoded(
+    case: tuple[bool, m.Message], cut: int, more: bytes
+) -> None:
     in_stream, message = case
     payload = encode(message)[: -cut or None] + more
     decoded = decoded_or_refused(payload, in_stream)
     wanted = None
-    if isinstance(decoded, Insert) and all(value is None or isinstance(value, Text) for value in decoded.new):
-        wanted = [value.data if isinstance(value, Text) else None for value in decoded.new]
+    if isinstance(decoded, m.Insert) and all(value is None or isinstance(value, m.Text) for value in decoded.new):
+        wanted = [value.data if isinstance(value, m.Text) else None for value in decoded.new]
     assert insert_texts(payload, in_stream=in_stream) == wanted
 
 
@@ -189,9 +166,9 @@ def test_a_row_that_ends_before_its_relation_is_malformed(payload: bytes) -> Non
 
 
 def test_the_empty_schema_is_pg_catalog() -> None:
-    relation = Relation(1, "", "pg_class", "nothing", ())
+    relation = m.Relation(1, "", "pg_class", "nothing", ())
     decoded = decode(encode(relation), in_stream=False)
-    assert isinstance(decoded, Relation)
+    assert isinstance(decoded, m.Relation)
     assert decoded.schema == "pg_catalog"
 
 
@@ -220,4 +197,4 @@ def test_the_error_says_what_and_where(payload: bytes, offset: int, words: str) 
 
 def test_a_time_is_counted_from_1970() -> None:
     decoded = decode(b"B" + bytes(8) + bytes(8) + bytes(4), in_stream=False)
-    assert decoded == Begin(Lsn(0), 946_684_800_000_000, 0)
+    assert decoded == m.Begin(Lsn(0), 946_684_800_000_000, 0)
