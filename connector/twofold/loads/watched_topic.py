@@ -1,5 +1,5 @@
-"""Keeps a loading table's changed keys and held rows for the merger, at the rate of rows, and reads
-the few fields of an encoded row that this needs.
+"""Keeps changed keys and held rows of a table in backfill for the merger, at the rate of rows.
+Reads of an encoded row only the fields that this needs.
 
 Mutable and fast, and the worker's alone. It is lost with every run; a barrier makes up for the
 memory, and the table's next snapshot has the held rows.

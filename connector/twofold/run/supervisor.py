@@ -1,10 +1,10 @@
 """`twofold run`: recover, run, and recover again after every error that a restart can remedy.
 
 Four errors end the process with their own status, because a person has to act: a refusal, a wrong
-configuration, a missing requirement, and bytes that make no sense. Every other error (an absent
-server, a lost connection, a fence, a Kafka error, a password that has expired where a command gives
-passwords) drops the memory, waits, and recovers. A slot that another instance holds is waited for:
-this is the hot standby (`source.standby`).
+configuration, a missing requirement, and bytes that make no sense. After every other error the
+process drops the memory, waits, and recovers: an absent server, a lost connection, a fence, a Kafka
+error, an expired password where a command gives passwords. A slot that another instance holds is
+waited for: this is the hot standby (`source.standby`).
 """
 
 from __future__ import annotations

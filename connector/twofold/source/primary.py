@@ -1,6 +1,6 @@
 """Connects to the primary: the source's own server, or the one that it is a physical standby of.
 
-A standby shows neither which transactions are prepared nor who writes to a table, its snapshots do
+A standby shows neither which transactions are prepared nor who writes to a table. Its snapshots do
 not name the running transactions, and nothing can be created there (docs/inside/standby.md). Code
 that needs one of these facts asks here. Only plain sessions go to the primary: the stream is the
 standby's.

@@ -3,8 +3,8 @@ Kafka has them or they are dropped.
 
 Rows that are sent when the transaction has ended are finished when they come. Those of a plain
 transaction go straight into the batch that it shares with its neighbours. Those of a prepared one
-are kept in a batch of its own, and in the spool once they are many or once the bridge hears of the
-transaction. `streamed` has transactions whose rows are sent while they are in progress.
+are kept in a batch of its own. They go into the spool once they are many, or once the bridge hears
+of the transaction. `streamed` has transactions whose rows are sent while they are in progress.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 plan that encodes its rows.
 
 A relation's shape is *committed* once its schema is registered and its topic pinned. That happens
-at the first row of a transaction that is certain to commit, and never within a prepared one,
+at the first row of a transaction that is certain to commit. It never happens within a prepared one,
 because ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction with another
-shape is encoded with provisional schema ids and parked. When it commits,
-`register_committed` registers the schemas and replaces the ids.
+shape is encoded with provisional schema ids and parked. When it commits, `register_committed`
+registers the schemas and replaces the ids.
 
 Used by the thread that reads. It joins four parts: `DescribedVersions` knows what was described,
 `Pins` what is pinned, `TableLives` what is loaded, and the `Registrar` asks the registry and Kafka.

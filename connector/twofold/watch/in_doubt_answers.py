@@ -81,8 +81,8 @@ class InDoubtAnswers:
         return [{**_entry(each), **self._ways_out(each)} for each in listed] + list(map(_entry, found[LISTED_MAX:]))
 
     def count_held_back(self, view: ActivityView, source: SourceView | None, now: float) -> tuple[int, int]:
-        """Return how many global transactions in doubt here another member has committed, and how
-        many of the members' commit records wait for them, by the last answer.
+        """Return two numbers by the last answer: of global transactions in doubt here that another
+        member has committed, and of members' commit records that wait for them.
         """
         keys = _branches_of(self._gather(view, source, now))
         self._want(keys, rests=RESTS_UNSEEN)

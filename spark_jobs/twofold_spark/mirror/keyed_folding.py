@@ -6,8 +6,9 @@ an update it would refuse them, and it would silently insert both if they are ne
 
 PostgreSQL's equality says what one key is, and message keys are told apart by their bytes. They
 differ in floats alone: 0 and -0 are one key of the table, with two message keys. Other values that
-are equal and not identical (`numeric` 1.0 and 1.00, `citext`, `jsonb`) are text here, which the
-sinks tell apart as the message keys do, and PostgreSQL names the former text where a key changes.
+are equal and not identical (`numeric` 1.0 and 1.00, `citext`, `jsonb`) are text here. The sinks
+tell such texts apart as the message keys do, and PostgreSQL names the former text where a key
+changes.
 """
 
 from __future__ import annotations

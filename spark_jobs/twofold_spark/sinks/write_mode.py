@@ -1,9 +1,9 @@
 """Chooses what a merge into an Iceberg table writes: its files again, or the changes beside them.
 
-Beside them (merge-on-read) each merge leaves a file that all later ones open until compaction, and
-marks in another which rows of the older files count no more. For a table of a few kilobytes that is
-more work than to rewrite it (copy-on-write). So it is for a batch that changes most of a table's
-rows, of whatever size: all the files that it leaves behind are read by the next one. Pure.
+Beside them (merge-on-read) each merge leaves a file that all later merges open until compaction. In
+another file it marks which rows of the older files count no more. For a table of a few kilobytes
+that is more work than to rewrite it (copy-on-write). So it is for a batch that changes most of a
+table's rows, of whatever size: all the files that it leaves behind are read by the next one. Pure.
 """
 
 from __future__ import annotations
