@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 
@@ -51,6 +51,17 @@ class Frontier:
     """The gids of the member's branches in doubt at that point, by global id."""
     lsn: int = 0
     """The position of the member's stream; for people only."""
+    streams: Mapping[str, str] = field(default_factory=dict)
+    """The stream that each number of `seen` belongs to, by prefix."""
+
+    def keep_streams(self, read: Mapping[str, str]) -> Frontier:
+        """Return what it says of the streams that are read, by prefix.
+
+        A prefix that is made again counts from 1: a number of its former stream says nothing of the
+        new one.
+        """
+        seen = {prefix: sequence for prefix, sequence in self.seen.items() if read.get(prefix) == self.streams[prefix]}
+        return replace(self, seen=seen)
 
     def speaks_of(self, own: str, member: str) -> int:
         """Return the member's last commit record that this frontier, of `own`, knows about."""

@@ -56,6 +56,7 @@ class Kafka:
     applied_lsn: Lsn = NO_LSN
     frontiers: list[Frontier] = field(default_factory=list)
     epoch: int = 0
+    stream_id: str = "first"
 
 
 class Worker:
@@ -87,7 +88,9 @@ class Worker:
                 self.branches.append(identity.gid)
             case actions.WriteFrontier(sequence, _, seen, in_doubt):
                 doubts = {global_id(each.gid): (each.gid,) for each in in_doubt}
-                self.frontier = Frontier(sequence, {each.prefix: each.sequence for each in seen}, doubts)
+                numbers = {each.prefix: each.sequence for each in seen}
+                streams = {each.prefix: each.stream_id for each in seen}
+                self.frontier = Frontier(sequence, numbers, doubts, streams=streams)
                 self.source.world.frontier_given_out(self)
             case actions.CommitMain(sequence, applied_lsn, _, rows):
                 branches, self.branches = tuple(self.branches), []
@@ -156,6 +159,11 @@ class Source:
     @property
     def end_lsn(self) -> Lsn:
         return Lsn(len(self.log) * LENGTH)
+
+    @property
+    def visible(self) -> events.MemberSeen:
+        """How far its commit records are visible."""
+        return events.MemberSeen(self.name, len(self.kafka.commits), self.kafka.stream_id)
 
     def append(self, kind: str, gid: str = "") -> None:
         """Write a record, as the database does."""
@@ -296,7 +304,7 @@ class Source:
             case "seen":
                 self.reached = {each.name: len(each.kafka.commits) for each in self.world.sources}
                 others = (each for each in self.world.sources if each is not self)
-                return tuple(events.MemberSeen(each.name, len(each.kafka.commits), "") for each in others)
+                return tuple(each.visible for each in others)
             case "listed":
                 return frozenset(self.prepared.values())
             case _:
@@ -330,7 +338,7 @@ class GroupWorld:
         """Of its own, so that most histories are the same with steps and without."""
         self._takes_steps = False
         self.sources: list[Source] = []
-        self.sources += (Source(self, f"s{n}") for n in range(self.random.choice([2, 2, 3, 4])))
+        self.sources += (self.make_source(f"s{n}") for n in range(self.random.choice([2, 2, 3, 4])))
         self.branches: dict[str, list[tuple[Source, str]]] = {}
         """Of every global transaction, what has rows."""
         self.rolled_back: set[str] = set()
@@ -343,6 +351,9 @@ class GroupWorld:
         self._loads = Loads()
         self.cuts = 0
         self.loads_shown = 0
+
+    def make_source(self, name: str) -> Source:
+        return Source(self, name)
 
     def frontier_given_out(self, worker: Worker) -> None:
         if self.outside_transactions and worker.frontier is not None:
@@ -565,6 +576,8 @@ class GroupWorld:
 
 def make_member(source: Source, cut: int, known: int, seen: Frontier | None) -> Member:
     """What a reader of these commit records knows of a source."""
+    if seen is not None:
+        seen = seen.keep_streams({each.name: each.kafka.stream_id for each in source.world.sources})
     new = [(n, source.kafka.commits[n - 1]) for n in range(cut + 1, known + 1)]
     branches = (CommittedBranch(n, global_id(gid)) for n, each in new for gid in each.gids)
     return Member(cut, known, tuple(branches), seen, tuple(n for n, each in new if each.load))

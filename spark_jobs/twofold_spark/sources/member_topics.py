@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -63,8 +62,6 @@ class MemberTopics:
         self._held = 0
         """Ranges of those that are held as a whole."""
         self._frontier: Frontier | None = None
-        self._seen_streams: Mapping[str, str] = {}
-        """Which stream of each other member the frontier has seen."""
         self._frontier_offset = UNKNOWN
 
     @property
@@ -107,11 +104,11 @@ class MemberTopics:
         """Take the frontiers that are new; the last one counts."""
         for row in rows:
             seen = {each["prefix"]: each["sequence"] for each in row["seen"]}
-            self._seen_streams = {each["prefix"]: each["stream_id"] for each in row["seen"]}
+            streams = {each["prefix"]: each["stream_id"] for each in row["seen"]}
             gids: dict[str, tuple[str, ...]] = {}
             for each in row["in_doubt"]:
                 gids[each["global_id"]] = (*gids.get(each["global_id"], ()), each["gid"])
-            self._frontier = Frontier(row["sequence"], seen, gids, row["lsn"])
+            self._frontier = Frontier(row["sequence"], seen, gids, row["lsn"], streams)
             self._frontier_offset = row["offset"]
 
     def take_commits(self, spark: SparkSession, rows: Iterable[Row]) -> None:
@@ -160,15 +157,8 @@ class MemberTopics:
         return self._known.stream_id
 
     def as_member(self, streams: Mapping[str, str]) -> Member:
-        """Return what the choice of a cut needs; `streams`: which stream of each member is read.
-
-        What the frontier says of another stream of a member, whose prefix was made again, says
-        nothing of this one.
-        """
-        frontier = self._frontier
-        if frontier is not None:
-            is_of = self._seen_streams
-            frontier = replace(frontier, seen={p: n for p, n in frontier.seen.items() if streams.get(p) == is_of[p]})
+        """Return what the choice of a cut needs; `streams`: which stream of each member is read."""
+        frontier = self._frontier.keep_streams(streams) if self._frontier is not None else None
         branches = (CommittedBranch(each.sequence, name) for each in self._pending for name in each.global_ids)
         loads = tuple(each.sequence for each in self._pending if each.ends_a_load)
         return Member(self._cut, self._last[0], tuple(branches), frontier, loads)
