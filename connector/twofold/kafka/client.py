@@ -100,6 +100,8 @@ _REFUSED = {
     "allow.auto.create.topics": "topics are created with the configured partitions and replication",
 }
 _SOCKET_TIMEOUT = "socket.timeout.ms"
+_FETCH_MS_MAX, _SOCKET_TIMEOUT_MS_MAX = 2_000, 300_000
+"""A fetch waits for records at the broker, and the library has a bound of its own."""
 _IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
 _PRODUCER_ONLY = (
     "queue.",
@@ -191,6 +193,8 @@ class KafkaSettings:
 
     def consumer(self) -> dict[str, Any]:
         return {
+            # A follower of a topic waits for nothing else that would notice a dead connection.
+            _SOCKET_TIMEOUT: min(max(int(self.call_timeout_s * 1000), _FETCH_MS_MAX), _SOCKET_TIMEOUT_MS_MAX),
             **self._common(),
             "group.id": "twofold",  # the library requires one; it gets no offset, and needs no right
             "enable.auto.commit": False,

@@ -107,6 +107,8 @@ def test_requests_are_not_given_up_before_their_call_is() -> None:
         KafkaSettings(given, call_timeout_s=20)
     assert KafkaSettings(given, call_timeout_s=1.5).producer("x")["socket.timeout.ms"] == "1500"
     assert settings().producer("x")["socket.timeout.ms"] >= settings().call_timeout_s * 1000
+    reader = KafkaSettings({"bootstrap.servers": "b:1"}, call_timeout_s=10).consumer()
+    assert reader["socket.timeout.ms"] == 10_000, "a follower notices a dead connection as soon as a call does"
 
 
 def test_brokers_must_be_named() -> None:
