@@ -29,7 +29,8 @@ def blind_to_numbers(before: Description, now: Description, **how: Any) -> Any:
     """A column is its name."""
     numbers = {column.name: column.number for column in before.columns}
     columns = tuple(replace(c, number=numbers.get(c.name, c.number), older_rows_have=False) for c in now.columns)
-    return find_lacking(before, replace(now, columns=columns, former=frozenset()), **how)
+    now = replace(now, columns=columns, former=frozenset())
+    return find_lacking(replace(before, former=frozenset()), now, **how)
 
 
 def blind_to_publications(before: Description, now: Description, **how: Any) -> Any:
