@@ -225,15 +225,18 @@ class Batch:
         tables = [(seed.schema, table) for seed in self.seeds for table in TABLES]
         wrong, since = self._wrong(tables), time.monotonic()
         while wrong and time.monotonic() < since + self._patience_s:
-            time.sleep(0.2)
-            # Only those that were wrong, which is quick; all of them once these are right.
-            now = self._wrong([(s, t) for s, t in tables if f"{s}.{t}" in wrong]) or self._wrong(tables)
+            # Quick: only those that were wrong, by what has come. Then all, read to their ends.
+            self._folded.take()
+            now = self._compare([(s, t) for s, t in tables if f"{s}.{t}" in wrong]) or self._wrong(tables)
             if now != wrong:
                 wrong, since = now, time.monotonic()
         return wrong
 
     def _wrong(self, tables: Iterable[tuple[str, str]]) -> dict[str, str]:
         self._folded.read()
+        return self._compare(tables)
+
+    def _compare(self, tables: Iterable[tuple[str, str]]) -> dict[str, str]:
         found = {}
         with psycopg.connect(self.here.conninfo, autocommit=True) as session:
             for schema, table in tables:
@@ -268,6 +271,14 @@ class Folded:
     def read(self) -> None:
         """Read to the topics' ends."""
         self._tail.to_end()
+        self._fold()
+
+    def take(self) -> None:
+        """Take what comes within a moment."""
+        self._tail.poll(0.2)
+        self._fold()
+
+    def _fold(self) -> None:
         for seen in self._tail.seen:
             fold(self._state[seen.topic], seen)
         self._tail.seen.clear()
