@@ -147,7 +147,7 @@ def visible(here: Installation) -> tuple[list[Event], list[Any], list[Any]]:
     lasts = {(r["topic"], r["partition"]): r["last"] for commit in commits for r in commit["ranges"]}
     deadline = time.monotonic() + 30
     while True:
-        events, ends = _events(here)
+        events, ends = read_events(here)
         tail = here.tail("orders")
         tail.to_end()
         ends |= tail.ends
@@ -157,7 +157,8 @@ def visible(here: Installation) -> tuple[list[Event], list[Any], list[Any]]:
         assert time.monotonic() < deadline, "committed and not visible"
 
 
-def _events(here: Installation) -> tuple[list[Event], dict[tuple[str, int], int]]:
+def read_events(here: Installation) -> tuple[list[Event], dict[tuple[str, int], int]]:
+    """Return the visible events, and where each partition ends."""
     consumer = Consumer(
         {
             "bootstrap.servers": here.reader.bootstrap,

@@ -4,7 +4,6 @@ reading again is typed into a shell.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from clients.flink_gateway import lock
 from fixtures.catalogs import RestCatalogServer
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake, _Kafka, _Registry, new_lake
+from helpers.pages import boxes_of, type_box, with_ours
 from helpers.spark.duckdb_client import DuckdbProcess
 from helpers.spark.writer import Writer, table
 from twofold.config import load
@@ -72,7 +72,8 @@ class Program:
         """Its next lines, each as `op owner`."""
         assert self._process.stdout is not None
         found: list[str] = []
-        for line in self._process.stdout:
+        for told in self._process.stdout:
+            line = re.sub(r"\x1b\[[\d;]*m", "", told)  # Maven resets colours even where it has none
             owner = re.search("anna|bert|cleo", line)
             found.append(f"{line[0]} {owner[0] if owner else ''}")
             if len(found) == number:
@@ -121,10 +122,10 @@ def test_the_boxes_of_rewind(bank: Installation, tmp_path: Path) -> None:
     with Program(bank, group, *python, folder=tmp_path) as program:
         assert program.changes(len(CHANGES)) == CHANGES
     # Kafka refuses while the group has members.
-    assert "Error" not in typed(again, tmp_path)
+    assert "Error" not in type_box(again, tmp_path)
     with Program(bank, group, *python, folder=tmp_path) as program:
         assert program.changes(len(CHANGES)) == CHANGES
-        typed(reload, tmp_path)
+        type_box(reload, tmp_path)
         assert program.changes(len(RELOADED)) == RELOADED
 
 
@@ -135,17 +136,15 @@ def test_another_mirror_reads_everything_again(bank: Installation, tmp_path: Pat
     first = mirror.replace("lake2", "lake1").replace("--group bank.again ", "")
     assert "--group" not in first
     for box in (first, mirror):
-        typed(box, tmp_path)
+        type_box(box, tmp_path)
     one, two = (tmp_path / lake for lake in ("lake1", "lake2"))
     assert sorted(each.name for each in one.iterdir()) == sorted(each.name for each in two.iterdir())
     verify = f"twofold-spark verify --source '{bank.conninfo}' --prefix {bank.prefix} --warehouse lake2"
-    assert "public.accounts: 2 rows, equal" in typed(verify, tmp_path)
+    assert "public.accounts: 2 rows, equal" in type_box(verify, tmp_path)
 
 
 def boxes(bank: Installation, folder: Path) -> list[str]:
     """The commands of the page, for this bank; the folder gets Kafka's command."""
-    page = (ROOT / "docs/use/clients.md").read_text()
-    section = page[page.index("## Rewind") :].split("\n## ")[0]
     jars = (*server_files.fetched(lock("console")), *server_files.fetched(server_files.locked("kafka")))
     program = folder / "kafka-consumer-groups"
     words = f"-cp {':'.join(map(str, jars))} org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
@@ -159,18 +158,7 @@ def boxes(bank: Installation, folder: Path) -> list[str]:
         "bank.public": f"{bank.prefix}.public",
         "--prefix bank": f"--prefix {bank.prefix}",
     }
-    return [
-        re.sub("|".join(map(re.escape, ours)), lambda found: ours[found[0]], box)
-        for box in re.findall(r"^```sh\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
-    ]
-
-
-def typed(box: str, folder: Path) -> str:
-    path = f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "JAVA_HOME": str(java.spark_java_home())}
-    done = subprocess.run(["bash", "-c", box], capture_output=True, text=True, cwd=folder, env=environment, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    return [with_ours(box, ours) for box in boxes_of("docs/use/clients.md", "sh")]
 
 
 ACCOUNTS = table("accounts", {"id": "int8", "owner": "text", "balance": "int8"})

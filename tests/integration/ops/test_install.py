@@ -18,7 +18,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from fixtures.connector import Running, wait_until
-from fixtures.secured import SECRETS, Secured, blocks
+from fixtures.secured import SECRETS, Secured
+from helpers.pages import boxes_of
 from twofold_common import java
 
 TABLES = """
@@ -35,9 +36,9 @@ INSERT INTO transfers (source, amount) SELECT id, id / 3.0 FROM accounts
 def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secured.sql("CREATE DATABASE bank", "postgres")
     secured.sql(TABLES)
-    for statements in blocks("use/security.md", "sql"):
+    for statements in boxes_of("docs/use/security.md", "sql"):
         secured.sql(statements)
-    for commands in blocks("use/security.md", "sh"):
+    for commands in boxes_of("docs/use/security.md", "sh"):
         secured.grant(secured.acls(commands))
     for user in ("twofold", "mirror"):
         secured.scram(user, SECRETS["kafka"])
@@ -60,8 +61,8 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
             text = text.replace(ours, own)
         return text
 
-    (configuration,) = blocks("use/install.md", "toml")
-    (properties,) = blocks("use/install.md", "properties")
+    (configuration,) = boxes_of("docs/use/install.md", "toml")
+    (properties,) = boxes_of("docs/use/install.md", "properties")
     for name, text in {
         "bank.toml": configuration,
         "mirror.properties": properties,
@@ -75,9 +76,17 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
     monkeypatch.setenv("TWOFOLD_KAFKA__MIN_INSYNC_REPLICAS", "1")
     monkeypatch.setenv("TWOFOLD_STATUS__LISTEN", "127.0.0.1:0")
 
-    typed = [line for box in blocks("use/install.md", "") for line in theirs(box).replace("\\\n", " ").splitlines()]
-    steps = [shlex.split(line) for line in typed if line.startswith("twofold ")]
-    assert [words[3:] for words in steps] == [["config", "check"], ["doctor"], ["init"], ["run"]]
+    typed = [
+        line for box in boxes_of("docs/use/install.md", "") for line in theirs(box).replace("\\\n", " ").splitlines()
+    ]
+    steps = [shlex.split(line, comments=True) for line in typed if line.startswith("twofold ")]
+    assert [words[3:] for words in steps] == [
+        ["config", "check"],
+        ["doctor"],
+        ["init", "--dry-run"],
+        ["init"],
+        ["run"],
+    ]
     for command in steps[:-1]:
         words = command[1:]
         done = subprocess.run([sys.executable, "-m", "twofold", *words], capture_output=True, text=True, check=False, timeout=120)  # fmt: skip

@@ -18,8 +18,9 @@ from confluent_kafka.admin import AclBinding, AclOperation, AdminClient, Resourc
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, wait_until
-from fixtures.secured import DOCS, SECRETS, Secured, blocks
+from fixtures.secured import DOCS, SECRETS, Secured
 from fixtures.stack import Registry
+from helpers.pages import boxes_of
 from helpers.security.secured_bank import bank, rows, scram
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
@@ -83,7 +84,7 @@ POSTGRES = (
 
 
 def page_acls(secured: Secured, principal: str) -> Iterator[AclBinding]:
-    for acl in (each for script in blocks("use/security.md", "sh") for each in secured.acls(script)):
+    for acl in (each for script in boxes_of("docs/use/security.md", "sh") for each in secured.acls(script)):
         if acl.principal == f"User:{principal}":
             yield acl
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from fixtures.connector import Installation, wait_until
-from fixtures.secured import Secured, blocks
+from fixtures.secured import Secured
+from helpers.pages import boxes_of
 from helpers.security.secured_bank import bank, mtls, oauth, rows, scram
 from twofold.config import load
 from twofold.doctor import Severity, examine
@@ -76,7 +77,9 @@ def test_without_a_right_it_ends_and_says_which(granted: Secured, tmp_path: Path
     made = bank(granted, tmp_path, scram(granted, tmp_path))
     if command == "run":
         made.twofold("init", ok=True)
-    page = [line for script in blocks("use/security.md", "sh") for line in script.replace("\\\n", " ").splitlines()]
+    page = [
+        line for script in boxes_of("docs/use/security.md", "sh") for line in script.replace("\\\n", " ").splitlines()
+    ]
     (line,) = (each for each in page if resource in each and "User:twofold" in each)
     acls = granted.acls(line)
     granted.revoke(acls)
