@@ -172,6 +172,10 @@ bench-ddl: ready ## What event triggers cost CREATE TABLE and ALTER TABLE, and a
 bench-tables: ready ## What a publication of 200 to 3,000 tables costs: init, start, restart, one transaction over 1,000. ARGS='--tables 200' chooses.
 	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/many_tables.py $(ARGS)
 
+.PHONY: limits
+limits: ready ## Large and unlucky installations, each compared by a reader of its own. ARGS='xa,rows=5000000' chooses.
+	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/limits.py $(ARGS)
+
 .PHONY: bench
 bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QUICK=1 is a tenth; ARGS='--cases ad' chooses.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)

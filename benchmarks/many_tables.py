@@ -10,61 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import psycopg
 from bench.ground import Committed, Ground, wait_until
+from bench.measured_run import MeasuredRun, command, configure
 
 PARTITIONS = 6
 WIDE = 1000
 """So many tables at most does the transaction write to."""
-STREAMING = "recovered:"
-CONFIG = """
-name = "many"
-[source]
-dsn = "{dsn}"
-tables = ["app.*"]
-[kafka]
-bootstrap = "{bootstrap}"
-partitions = {partitions}
-replication = 1
-min_insync_replicas = 1
-[registry]
-url = "{registry}"
-[spool]
-folder = "{folder}/spool"
-"""
-
-
-class Connector:
-    """`twofold run` and its log."""
-
-    def __init__(self, file: Path, log: Path) -> None:
-        self._log = log
-        self._began = time.monotonic()
-        self._process = subprocess.Popen([*_command(file), "run"], stdout=log.open("w"), stderr=subprocess.STDOUT)
-
-    def seconds_until_streaming(self) -> float:
-        wait_until("the stream runs", self._is_streaming, 600)
-        return time.monotonic() - self._began
-
-    def _is_streaming(self) -> bool:
-        if self._process.poll() is not None:
-            raise SystemExit(f"the connector has ended:\n{self._log.read_text()}")
-        return STREAMING in self._log.read_text()
-
-    def stop(self) -> int:
-        """Stop it; return its peak of memory in bytes."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(60)
-        return int(peak.split()[1]) * 1024
 
 
 def main() -> None:
@@ -83,24 +39,19 @@ def measure(tables: int) -> dict[str, float]:
             connection.execute("CREATE SCHEMA app")
             for n in range(tables):
                 connection.execute(f"CREATE TABLE app.t{n} (id bigint PRIMARY KEY, a text, b int)".encode())
-        file = ground.folder / "many.toml"
-        settings = {
-            "dsn": dsn,
-            "bootstrap": ground.bootstrap,
-            "registry": ground.stack.registry.url,
-            "folder": ground.folder,
-        }
-        file.write_text(CONFIG.format(partitions=PARTITIONS, **settings))
+        file = configure(ground, "many", dsn, tables="app.*", partitions=PARTITIONS)
         ending.callback(shutil.rmtree, ground.folder / "spool", ignore_errors=True)
         found: dict[str, float] = {"tables": tables}
         began = time.monotonic()
-        subprocess.run([*_command(file), "init"], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(command(file, "init"), check=True, stdout=subprocess.DEVNULL)
         found["init_s"] = time.monotonic() - began
-        connector = Connector(file, ground.folder / "first.log")
+        connector = MeasuredRun(file, ground.folder / "first.log")
+        ending.callback(connector.kill)
         found["first_start_s"] = connector.seconds_until_streaming()
         found["transaction_s"] = _carry_transaction(ground, dsn, min(tables, WIDE))
         found["memory_mb"] = connector.stop() / 1e6
-        again = Connector(file, ground.folder / "again.log")
+        again = MeasuredRun(file, ground.folder / "again.log")
+        ending.callback(again.kill)
         found["restart_s"] = again.seconds_until_streaming()
         found["memory_again_mb"] = again.stop() / 1e6
         return {name: round(value, 1) for name, value in found.items()}
@@ -120,10 +71,6 @@ def _carry_transaction(ground: Ground, dsn: str, tables: int) -> float:
     consumer.close()
     assert rows == tables, f"{rows} rows are visible, of {tables}"
     return took
-
-
-def _command(file: Path) -> list[str]:
-    return [sys.executable, "-m", "twofold", "-c", str(file)]
 
 
 if __name__ == "__main__":

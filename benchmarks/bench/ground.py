@@ -32,12 +32,19 @@ _POSTGRES = {
 class Ground:
     """PostgreSQL, Kafka and the registry; Kafka Connect when it is asked for."""
 
-    def __init__(self, postgres: str | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        postgres: str | None = None,
+        settings: Mapping[str, str] | None = None,
+        kafka: Mapping[str, str] | None = None,
+    ) -> None:
+        """`settings` are PostgreSQL's, `kafka` the broker's."""
         self._folder = temporary_folder()
         self.stack = LocalStack(
             self._folder,
             postgres=postgres,
             postgres_settings={**_POSTGRES, **(settings or {})},
+            kafka_settings=kafka,
             kafka_jvm=PRODUCTION_JVM,
         )
         self._connect: ConnectWorker | None = None
