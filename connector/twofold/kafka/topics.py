@@ -55,6 +55,10 @@ _DESCRIBED = 200
 """The most topics in one request for settings."""
 
 
+_NAMED = 3
+"""The number of topics that a message names."""
+
+
 class Topics:
     """The administrator's view.
 
@@ -136,7 +140,7 @@ class Topics:
             hidden = existing_topics(self._admin, wanted, self._timeout_s)
         if hidden:
             raise Unreachable(
-                f"Kafka has the topics {', '.join(sorted(hidden))} but does not show them: a broker is behind its controller, or this user may not describe them;"
+                f"Kafka has {_some(hidden)} but does not show them: a broker is behind its controller, or this user may not describe them;"
                 " wait and retry, or grant Describe on the prefix's topics"
             )
         return wanted
@@ -211,21 +215,36 @@ class Topics:
                 ) from error
 
     def _await_created(self, names: list[str]) -> dict[str, ExistingTopic]:
-        """Wait until every broker's metadata has the new topics, which takes a moment."""
-        deadline = time.monotonic() + self._timeout_s
+        """Wait until every broker's metadata has the new topics.
+
+        A broker makes some hundred partitions a second: of thousands, only the next must come in
+        time.
+        """
+        deadline, fewest = time.monotonic() + self._timeout_s, len(names) + 1
         while True:
+            began = time.monotonic()
             with sorted_errors(f"reading the topics at {self._bootstrap}"):
                 hidden = set(names) - self._list(names).keys()
+            took_s = time.monotonic() - began
             if not hidden:  # settings are the larger answer: they are not asked for in vain
                 existing = self._describe(names)
                 hidden = set(names) - existing.keys()
             if not hidden:
                 return existing
+            if len(hidden) < fewest:
+                deadline, fewest = time.monotonic() + self._timeout_s, len(hidden)
             if time.monotonic() > deadline:
                 raise Unreachable(
-                    f"Kafka created the topics {', '.join(sorted(hidden))} but does not show them; see its controller's log"
+                    f"Kafka created {_some(hidden)} but does not show them for {self._timeout_s:.0f} s; see its controller's log"
                 )
-            time.sleep(PAUSE_S)
+            time.sleep(max(PAUSE_S, 4 * took_s))  # the broker that answers is the one that makes them
+
+
+def _some(topics: set[str]) -> str:
+    """Name topics, the first of many."""
+    more = len(topics) - _NAMED
+    names = ", ".join(sorted(topics)[:_NAMED])
+    return f"the topics {names}" + (f" and {more} more" if more > 0 else "")
 
 
 def _portions(names: list[str]) -> Iterator[list[str]]:

@@ -97,6 +97,8 @@ class ColumnPolicy:
 
         A pattern of tables may be meant for columns to come, if it has a table.
         """
+        if not self._policy.rules:
+            return []
         tables, columns = list[str](), list[str]()
         for each in published:
             now = self._catalog.columns_now(each.oid)
