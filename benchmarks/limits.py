@@ -391,7 +391,9 @@ def value(size: int = 300_000_000) -> Figures:
         run = here.start()
         run.seconds_until_streaming()
         writer, began = here.connect(), time.monotonic()
-        writer.execute(f"INSERT INTO account VALUES (1, 1, repeat('0123456789', {size // 10}))".encode())
+        writer.execute(
+            f"INSERT INTO account SELECT 1, 1, string_agg(md5(i::text), '') FROM generate_series(1, {size // 32}) i".encode()
+        )
         written_s, began = time.monotonic() - began, time.monotonic()
         committed = Committed(here.ground.bootstrap)
         here.ending.callback(committed.close)

@@ -11,6 +11,7 @@ import argparse
 import json
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import ExitStack
 
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 def measure(tables: int) -> dict[str, float]:
-    """Return seconds and megabytes for so many tables."""
+    """Return seconds and megabytes for so many tables; say each as it comes."""
     with ExitStack() as ending:
         ground = ending.enter_context(Ground())
         dsn = ground.database("many")
@@ -42,19 +43,24 @@ def measure(tables: int) -> dict[str, float]:
         file = configure(ground, "many", dsn, tables="app.*", partitions=PARTITIONS)
         ending.callback(shutil.rmtree, ground.folder / "spool", ignore_errors=True)
         found: dict[str, float] = {"tables": tables}
+
+        def note(name: str, value: float) -> None:
+            found[name] = round(value, 1)
+            print(f"{name} {value:.1f}", file=sys.stderr, flush=True)
+
         began = time.monotonic()
         subprocess.run(command(file, "init"), check=True, stdout=subprocess.DEVNULL)
-        found["init_s"] = time.monotonic() - began
+        note("init_s", time.monotonic() - began)
         connector = MeasuredRun(file, ground.folder / "first.log")
         ending.callback(connector.kill)
-        found["first_start_s"] = connector.seconds_until_streaming()
-        found["transaction_s"] = _carry_transaction(ground, dsn, min(tables, WIDE))
-        found["memory_mb"] = connector.stop() / 1e6
+        note("first_start_s", connector.seconds_until_streaming())
+        note("transaction_s", _carry_transaction(ground, dsn, min(tables, WIDE)))
+        note("memory_mb", connector.stop() / 1e6)
         again = MeasuredRun(file, ground.folder / "again.log")
         ending.callback(again.kill)
-        found["restart_s"] = again.seconds_until_streaming()
-        found["memory_again_mb"] = again.stop() / 1e6
-        return {name: round(value, 1) for name, value in found.items()}
+        note("restart_s", again.seconds_until_streaming())
+        note("memory_again_mb", again.stop() / 1e6)
+        return found
 
 
 def _carry_transaction(ground: Ground, dsn: str, tables: int) -> float:

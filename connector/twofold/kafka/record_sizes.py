@@ -19,6 +19,11 @@ CLIENT_BYTES_MAX = 1_000_000_000
 """librdkafka's own bound of message.max.bytes."""
 REQUEST_BYTES = 100 << 20
 """The brokers' socket.request.max.bytes, if nobody has set it."""
+_MEMORY, _MEMORY_SAID = 8, 512 << 20
+"""How many times its size such a row takes of the connector's memory (PostgreSQL's client, the row,
+the record, and what the producer sends and compresses), and from where on it is said: a small
+container would be killed again and again.
+"""
 _MIB = 1 << 20
 _value = itemgetter("value")
 
@@ -51,5 +56,9 @@ def too_large(topic: str, partition: int, size: int, bootstrap: str) -> Refused:
     if needed > REQUEST_BYTES:
         steps.append(
             f"set socket.request.max.bytes={needed + _MIB} in server.properties of every broker, whose heap must hold several such requests, and restart it"
+        )
+    if size * _MEMORY > _MEMORY_SAID:
+        steps.append(
+            f"let the connector have {size * _MEMORY // _MIB} MiB of memory (resources.limits.memory in Kubernetes, MemoryMax in systemd)"
         )
     return Refused(problem, at_stake=at_stake, repair=f"all of these, then twofold run: {'; '.join(steps)}")

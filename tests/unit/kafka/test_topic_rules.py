@@ -77,10 +77,12 @@ def test_a_small_bound_of_the_commit_records_topic_is_refused_with_the_command()
 
 
 @pytest.mark.parametrize(
-    ("size", "needed", "brokers"),
-    [(1_100_000, 3 << 20, False), (80_000_000, 78 << 20, False), (200_000_000, 192 << 20, True)],
+    ("size", "needed", "brokers", "memory"),
+    [(1_100_000, 3 << 20, False, None), (80_000_000, 78 << 20, False, 610), (200_000_000, 192 << 20, True, 1525)],
 )
-def test_a_row_that_is_too_large_is_refused_with_every_limit(size: int, needed: int, *, brokers: bool) -> None:
+def test_a_row_that_is_too_large_is_refused_with_every_limit(
+    size: int, needed: int, *, brokers: bool, memory: int | None
+) -> None:
     refusal = too_large("bank.public.a", 3, size, "kafka:9092")
     assert f"has {size} bytes" in refusal.what
     assert f'"message.max.bytes" = {needed} in [kafka.options]' in refusal.repair
@@ -89,6 +91,7 @@ def test_a_row_that_is_too_large_is_refused_with_every_limit(size: int, needed: 
         in refusal.repair
     )
     assert ("socket.request.max.bytes" in refusal.repair) == brokers
+    assert (f"have {memory} MiB of memory" in refusal.repair) == ("MiB" in refusal.repair) == (memory is not None)
 
 
 def test_a_row_above_what_any_client_sends_has_another_repair() -> None:
