@@ -110,12 +110,20 @@ def test_the_first_refused_table_is_named_and_nothing_is_pinned() -> None:
     assert not made.pins.all
 
 
-def test_what_a_subject_has_is_asked_again_at_the_next_registration() -> None:
+def test_what_a_subject_has_counts_for_one_registration_only() -> None:
     """Somebody may have registered another version since."""
     registry = Registry()
-    registry.refused = frozenset({"p.app.t0-value"})
-    made = tables(registry, Topics())
-    for _ in range(2):
-        with pytest.raises(Refused):
-            made.announce([relation(0)])
-    assert registry.asked["versions", "p.app.t0-value"] == 2
+    registry.refused = frozenset({"another"})  # one question after the other
+    asks: Any = registry
+    registrar, topic, asked = Registrar(asks, asks, "p"), "p.app.t0", ("versions", "p.app.t0-value")
+    shape = Catalog().shape(relation(0))
+    with registrar.knowing_versions([topic]):
+        registrar.like_before(shape, topic, None)
+        registrar.register_envelope(shape, topic)
+        assert registry.asked[asked] == 1
+        registrar.register_envelope(shape, topic)
+        assert registry.asked[asked] == 2
+    with registrar.knowing_versions([topic]):
+        pass
+    registrar.like_before(shape, topic, None)
+    assert registry.asked[asked] == 4
