@@ -68,10 +68,9 @@ class Registry:
     Several threads may use it.
     """
 
-    def __init__(self, settings: RegistrySettings, schemas: dict[int, str] | None = None) -> None:
-        """`schemas`: those of earlier clients by their ids, which are for good. It grows."""
+    def __init__(self, settings: RegistrySettings) -> None:
         self._ids: dict[tuple[str, str], int] = {}
-        self._schemas: dict[int, str] = {} if schemas is None else schemas
+        self._schemas: dict[int, str] = {}
         parts = urlsplit(settings.url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             raise UsageError(f"registry.url is {settings.url!r}, and must be http://host:port or https://host:port")

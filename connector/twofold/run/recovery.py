@@ -72,7 +72,6 @@ def recover(
     upto: Lsn | None = None,
     lookback: LookbackWindow | None = None,
     choose_restarts: Callable[[Mapping[str, Pin]], Collection[str]] = lambda _: (),
-    schemas: dict[int, str] | None = None,
 ) -> Run:
     """Take all steps up to the last; `opened` closes what they opened.
 
@@ -80,17 +79,14 @@ def recover(
     `retry_factor` times as long as usual. The run ends before `upto`.
     `lookback` says how much of the recent writes is compared with the commit records before
     anything is sent; None compares nothing. `choose_restarts` says, by the pins in Kafka, which
-    topics are restarted. `schemas` are known of earlier runs, by their ids.
+    topics are restarted.
     """
     step = InterruptibleStep(stop, opened)
     session = step(lambda: _take_slot_or_tell(config, opened))
     step.tend = session.tend
     failpoints.hit("after_start_replication")
 
-    registry, topics = (
-        Registry(registry_settings(config), schemas),
-        Topics(kafka_settings(config), topic_policy(config)),
-    )
+    registry, topics = Registry(registry_settings(config)), Topics(kafka_settings(config), topic_policy(config))
     source = step(lambda: read_facts(config.conninfo, config.slot))
     confirmed = source.slot.confirmed_flush
     fencing = step(lambda: _fence(config, registry, topics, opened, (patience, retry_factor), confirmed))

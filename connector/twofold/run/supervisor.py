@@ -151,9 +151,6 @@ class _NextRun:
     refused: RefusedBehind | None = None
     lookback: LookbackWindow | None = SINCE_LAST_COMMIT
     restart: TopicsToRestart = field(default_factory=TopicsToRestart)
-    schemas: dict[int, str] = field(default_factory=dict)
-    """What the registry has told, by id: all runs share it. Thousands of tables' are not asked for
-    again after each error."""
 
     def after(self, error: TwofoldError, *, recovered: bool) -> _NextRun:  # noqa: PLR0911  (one flat dispatch)
         """Learn from an error.
@@ -193,7 +190,6 @@ def _run(next_run: _NextRun, stop: threading.Event, observer: Observer, recovere
             upto=upto,
             lookback=next_run.lookback,
             choose_restarts=next_run.restart.choose,
-            schemas=next_run.schemas,
         )
         recovered.set()
         last_refusal.forget_where_kafka_does_not_know(next_run.config)
