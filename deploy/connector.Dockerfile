@@ -12,11 +12,12 @@ COPY avro/pyproject.toml avro/
 COPY connector/pyproject.toml connector/
 COPY spark_jobs/pyproject.toml spark_jobs/
 COPY common/pyproject.toml common/
+COPY reader/pyproject.toml reader/
 RUN uv sync --frozen --no-dev --package twofold --no-install-workspace
 
 # The row path is compiled in the wheel of the image's architecture.
 COPY dist/*.whl dist/
-RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold twofold-avro twofold-common
+RUN uv pip install --python /opt/twofold --no-deps --no-index --find-links dist twofold twofold-avro twofold-common twofold-reader
 
 
 FROM python:3.11.17-slim-trixie@sha256:45037981b62b34b44602584fccbc4d884d5f7dc92c7ee86bb38a698a79fe1e51

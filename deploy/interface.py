@@ -24,6 +24,7 @@ import click
 import twofold
 import twofold_avro
 import twofold_common
+import twofold_reader
 import twofold_spark
 from twofold import cli, errors
 from twofold.kafka.names import Names
@@ -44,7 +45,8 @@ def interface() -> dict[str, Any]:
     names = Names("PREFIX", "NAME")
     return {
         "python": {
-            module.__name__: dict(_names(module)) for module in (twofold, twofold_avro, twofold_common, twofold_spark)
+            module.__name__: dict(_names(module))
+            for module in (twofold, twofold_avro, twofold_common, twofold_reader, twofold_spark)
         },
         "commands": {
             "twofold": dict(_click(cli.twofold, "twofold")),

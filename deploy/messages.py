@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-CODE: Final = ("connector", "avro", "spark_jobs", "common")
+CODE: Final = ("connector", "avro", "spark_jobs", "common", "reader")
 LOGS: Final = {"debug", "info", "warning", "error", "exception", "critical"}
 OUTPUT: Final = {"echo", "print", "say", "secho"}
 PARTS: Final = {"at_stake": "at stake", "repair": "repair", "help": "help", "description": "help", "epilog": "help"}

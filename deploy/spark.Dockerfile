@@ -14,6 +14,7 @@ COPY avro/pyproject.toml avro/
 COPY connector/pyproject.toml connector/
 COPY spark_jobs/pyproject.toml spark_jobs/
 COPY common/pyproject.toml common/
+COPY reader/pyproject.toml reader/
 RUN uv sync --frozen --no-dev --package twofold-spark --extra spark --no-install-workspace \
     && cd /opt/twofold/lib/python3.11/site-packages/pyspark \
     && rm -rf data examples \

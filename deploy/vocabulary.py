@@ -25,7 +25,13 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
 GLOSSARY: Final = "docs/reference/glossary.md"
-DISTRIBUTIONS: Final = ("connector/twofold", "avro/twofold_avro", "spark_jobs/twofold_spark", "common/twofold_common")
+DISTRIBUTIONS: Final = (
+    "connector/twofold",
+    "avro/twofold_avro",
+    "spark_jobs/twofold_spark",
+    "common/twofold_common",
+    "reader/twofold_reader",
+)
 NAMED_FOR_THEIR_SUBJECT: Final = ("/cli/", "/doctor/")
 PROSE_MAX: Final = 100
 ITS_OWN_TEST: Final = "tests/unit/docs/test_vocabulary.py"

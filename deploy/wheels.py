@@ -32,14 +32,14 @@ DIST: Final = ROOT / "dist"
 MACHINES: Final = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
 """The architectures, and their names in an ELF header."""
 GLIBC: Final = (2, 17)
-PARTS: Final = ("connector", "avro", "spark_jobs", "common")
+PARTS: Final = ("connector", "avro", "spark_jobs", "common", "reader")
 
 
 def main(uv: str) -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     for part in PARTS:
         _run([uv, "build", "--quiet", "--sdist", "--out-dir", DIST, ROOT / part])
-    for part in ("connector", "spark_jobs", "common"):
+    for part in ("connector", "spark_jobs", "common", "reader"):
         _run([uv, "build", "--quiet", "--wheel", "--out-dir", DIST, ROOT / part])
     with tempfile.TemporaryDirectory() as headers:
         for machine in MACHINES:

@@ -26,8 +26,8 @@ from twofold.bridge import events
 from twofold.errors import RESET_REPAIR, Refused, Unreachable
 from twofold.run.observer import BackfillProgress
 from twofold.watch.activity import Activity
-from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.server import StatusServer, StatusSources, judge_health
+from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn
 from twofold_common.secret_sources import SecretFile
 

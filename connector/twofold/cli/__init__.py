@@ -27,6 +27,7 @@ COMMANDS = {
     "backfill": "Load tables: start, pause, resume, cancel, status, estimate.",
     "prepared": "Prepared transactions in doubt.",
     "tail": "Show changes as they become visible.",
+    "wait": "Wait until a position of the source is visible.",
     "reset": "Remove what init made.",
     "config": "Show or check the configuration.",
     "stack": "PostgreSQL, Kafka and a registry on this machine, without Docker.",

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from twofold.inspect.status_report import BackfillStatus, Status
     from twofold.kafka.progress import RecoveredState
     from twofold.run.last_refusal import LastRefusal
-    from twofold.watch.mirror_view import MirrorPlace, MirrorView
+    from twofold.watch.mirror_view import MirrorView
     from twofold.watch.page_client import PageAnswer
+    from twofold_common.mirror_place import MirrorPlace
 
 LOADS_MAX = 10
 """Number of loads that are named; `twofold backfill status` has all."""

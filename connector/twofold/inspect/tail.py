@@ -12,7 +12,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from twofold.config import Config
 from twofold.errors import SetupError
@@ -22,7 +22,8 @@ from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_sett
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
-from twofold_avro.records import Commit, PreparedOutcome, Range
+from twofold_avro.records import Commit, Range
+from twofold_common.source_order import source_place
 
 _WAIT_S = 1.0
 _FETCH_MS = 200
@@ -51,13 +52,6 @@ class TailEnd:
     transaction: str | None
     changes: int
     event: str = "end"
-
-
-class _Order(NamedTuple):
-    at: int
-    """The position of the transaction's end."""
-    transaction: str
-    number: int
 
 
 class Tail:
@@ -143,28 +137,27 @@ def _read_together(commits: Iterable[Commit]) -> Iterator[list[Commit]]:
 
 def _by_transaction(commit: Commit, rows: Iterable[TopicChange]) -> Iterator[TailBegin | TopicChange | TailEnd]:
     """Put a commit record's rows into the order of the source's commits and changes."""
-    outcomes = {each.id: each for each in commit.prepared}
-    ordered: list[tuple[_Order, TopicChange]] = []
+    gids = {each.id: each.gid for each in commit.prepared}
+    outcomes = {each.id: each.commit_lsn for each in commit.prepared}
+    ordered: list[tuple[tuple[int, int, str], TopicChange]] = []
     for row in rows:
-        # A tombstone says nothing of itself; it follows its delete.
-        order = ordered[-1][0] if row.op == "tombstone" and ordered else _order_of(row, outcomes)
-        ordered.append((order, row))
+        if row.op == "event":
+            place = (0, 0, "")
+        elif row.op == "tombstone":  # it says nothing of itself, and follows its delete
+            place = ordered[-1][0] if ordered else (0, 0, "")
+        else:
+            place = _place_of(row, outcomes)
+        ordered.append((place, row))
     ordered.sort(key=itemgetter(0))
-    for (_, identity), group in groupby(ordered, key=lambda each: (each[0].at, each[0].transaction)):
+    for (_, identity), group in groupby(ordered, key=lambda each: (each[0][0], each[0][2])):
         changes = [row for _, row in group]
-        outcome = outcomes.get(identity)
-        yield TailBegin(commit.kind, commit.sequence, identity or None, outcome.gid if outcome else None)
+        yield TailBegin(commit.kind, commit.sequence, identity or None, gids.get(identity))
         yield from changes
         yield TailEnd(commit.sequence, identity or None, len(changes))
 
 
-def _order_of(row: TopicChange, outcomes: Mapping[str, PreparedOutcome]) -> _Order:
-    if row.op in {"event", "tombstone"}:
-        return _Order(0, "", 0)
-    source, transaction = row.value["source"], row.value["transaction"]
-    if transaction is None:
-        return _Order(source["lsn"], "", 0)
-    identity = transaction["id"]
-    outcome = outcomes.get(identity)
-    at = outcome.commit_lsn if outcome else source["commit_lsn"] or 0
-    return _Order(at, identity, transaction["total_order"])
+def _place_of(row: TopicChange, outcomes: Mapping[str, int]) -> tuple[int, int, str]:
+    source, transaction = row.value["source"], row.value["transaction"] or {"id": None, "total_order": 0}
+    return source_place(
+        transaction["id"], transaction["total_order"], source["lsn"], source.get("commit_lsn"), outcomes
+    )

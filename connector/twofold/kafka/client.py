@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from twofold.errors import (
     AccessDenied,
@@ -206,6 +206,10 @@ class KafkaSettings:
             "allow.auto.create.topics": False,
             "logger": _librdkafka,
         }
+
+    def open_consumer(self, options: Mapping[str, Any]) -> Consumer:
+        """Open a consumer with these options beside its usual ones."""
+        return self.secrets.open(Consumer, {**self.consumer(), **options})
 
     def admin(self) -> dict[str, Any]:
         return {**self._common(), "logger": _librdkafka}

@@ -7,33 +7,18 @@ depends on it.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from twofold.config import Config
-from twofold.errors import RunEnded, SetupError
+from twofold.errors import RunEnded
 from twofold.kafka.client import sorted_errors
 from twofold.kafka.kafka_settings import kafka_settings, names_of
-from twofold_common.positions import Lsn
+from twofold_common.mirror_place import MirrorPlace, parse_place
 
 ASKED_S = 4.0
 _TRIES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorPlace:
-    """The mirror's last published cut, and when the mirror wrote of it."""
-
-    sequence: int
-    applied_lsn: Lsn
-    committed_us: int
-    told_at: float | None = None
-    """By the clock of its machine. None: a mirror of a version that tells only of its cuts."""
-    ended: bool = False
-    """Whether the mirror said that it ends."""
 
 
 class MirrorView:
@@ -72,24 +57,3 @@ class MirrorView:
                 (place,) = self._consumer.committed(wanted, ASKED_S)
                 return place
         raise RunEnded(f"Kafka's answer about the mirror's progress could not be read, {_TRIES} times in a row")
-
-
-def parse_place(text: str | None, group: str) -> MirrorPlace:
-    """Read a mirror's JSON. Behind it may stand anything: librdkafka does not end a group's
-    metadata with a NUL.
-    """
-    try:
-        said, _ = json.JSONDecoder().raw_decode(text or "")
-        told_ms = said.get("told_ms")
-        return MirrorPlace(
-            int(said["sequence"]),
-            Lsn(int(said["applied_lsn"])),
-            int(said["committed_us"]),
-            None if told_ms is None else int(told_ms) / 1000,
-            bool(said.get("ended", False)),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SetupError(
-            f"the consumer group {group} has an offset that no mirror wrote ({(text or '')[:60]!r}); another program wrote"
-            " it, and the mirror replaces it with its next cut"
-        ) from error

@@ -19,8 +19,8 @@ from twofold.source.connection import PlainConnection, connect
 from twofold.watch.activity import Activity
 from twofold.watch.activity_view import ActivityView
 from twofold.watch.history import INTERVAL_S, History, Moments, Sample
-from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.source_view import SourceView, read_source
+from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn
 
 MIRROR_QUIET_S = 35.0

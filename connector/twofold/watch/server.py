@@ -1,9 +1,9 @@
-"""The HTTP server of a running connector: the page, /api/status, /metrics, /healthz, /readyz. It
-answers GET and changes nothing.
+"""The HTTP server of a running connector: the page, /api/status, /api/wait, /metrics, /healthz,
+/readyz. It answers GET and changes nothing.
 
-It is bound to loopback unless configured otherwise; then /api/status and /metrics ask for the
-token. Bound to loopback it answers only names of this machine: a web site must not read it by
-pointing a name of its own here.
+It is bound to loopback unless configured otherwise; then all but the page and the two probes ask
+for the token. Bound to loopback it answers only names of this machine: a web site must not read it
+by pointing a name of its own here.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from twofold.config import is_loopback
-from twofold.errors import Unreachable
+from twofold.errors import TwofoldError, Unreachable
 from twofold.watch.activity_view import ActivityView, Phase
+from twofold.watch.visibility import BadQuestion
 from twofold_common.http_server import REQUEST_S, LimitedHttpServer
 from twofold_common.printable import printable, printable_values
 from twofold_common.secret_sources import SecretSource
@@ -86,6 +87,8 @@ class StatusSources:
     """The argument: samples after this time."""
     metrics: Callable[[], bytes]
     health: Callable[[], Health]
+    wait: Callable[[str], dict[str, Any]] = lambda _: {}
+    """The argument: the question of /api/wait."""
 
 
 class StatusServer:
@@ -157,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
                     "text/plain; charset=utf-8",
                     f"{printable(why, lines=True)}\n".encode(),
                 )
-            case "/metrics" | "/api/status" if not self._may():
+            case "/metrics" | "/api/status" | "/api/wait" if not self._may():
                 self._send(
                     HTTPStatus.UNAUTHORIZED,
                     "text/plain",
@@ -172,10 +175,26 @@ class _Handler(BaseHTTPRequestHandler):
                     json.dumps(printable_values(owner.sources.status(_after(url.query)), _MESSAGES)).encode(),
                 )
                 owner.note_poll()
+            case "/api/wait":
+                self._answer_wait(url.query)
             case _:
                 self._send(
-                    HTTPStatus.NOT_FOUND, "text/plain", b"there is /, /api/status, /metrics, /healthz and /readyz\n"
+                    HTTPStatus.NOT_FOUND,
+                    "text/plain",
+                    b"there is /, /api/status, /api/wait, /metrics, /healthz and /readyz\n",
                 )
+
+    def _answer_wait(self, question: str) -> None:
+        try:
+            answer = self.server.owner.sources.wait(question)
+        except BadQuestion as error:
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain", f"{error}\n".encode())
+        except TwofoldError as error:
+            self._send(
+                HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{printable(str(error))}\n".encode()
+            )
+        else:
+            self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 
     def _may(self) -> bool:
         token = self.server.owner.token

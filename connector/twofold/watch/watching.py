@@ -21,6 +21,7 @@ from twofold.watch.mirror_view import MirrorView
 from twofold.watch.sampler import Sampler
 from twofold.watch.server import Health, StatusServer, StatusSources, judge_health
 from twofold.watch.snapshot import take_snapshot
+from twofold.watch.visibility import Visibility
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServe
         status=lambda after: take_snapshot(config, activity, health(), sampler, in_doubt, now=time.time(), after=after),
         metrics=Metrics(config.name, config.slot, activity.view, health, sampler, in_group).text,
         health=health,
+        wait=Visibility(lambda: activity.view().positions, MirrorView(config).read).wait,
     )
     try:
         server = opened.enter_context(

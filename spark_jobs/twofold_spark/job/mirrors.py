@@ -52,7 +52,9 @@ def _run(
     if others and options.sink.name == "iceberg":
         session.open_member_catalogs(spark, options.warehouse, options.catalog, prefixes)
     progress = {
-        prefix: ProgressPublisher(spark, kafka, prefix, options.group or f"{prefix}.mirror", print_progress)
+        prefix: ProgressPublisher(
+            spark, kafka, prefix, options.group or f"{prefix}.mirror", print_progress, of_group=bool(others)
+        )
         for prefix in prefixes
     }
     mirrors = {

@@ -31,7 +31,16 @@ _ANSWER_S = 5
 class ProgressPublisher:
     """Writes the offset through Spark's Kafka client; `warn` gets a message for a person."""
 
-    def __init__(self, spark: SparkSession, kafka: Kafka, prefix: str, group: str, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        kafka: Kafka,
+        prefix: str,
+        group: str,
+        warn: Callable[[str], None],
+        *,
+        of_group: bool = False,
+    ) -> None:
         jvm: Any = spark._jvm
         self._jvm = jvm
         self._admin = open_admin(spark, kafka)
@@ -39,6 +48,7 @@ class ProgressPublisher:
         self._group = group
         self._bootstrap = kafka.bootstrap
         self._warn = warn
+        self._of_group = of_group
         self._pending: Any = None
         self._has_warned = False
         self._lock = threading.Lock()
@@ -100,7 +110,8 @@ class ProgressPublisher:
 
     def _write(self, offset: int, progress: dict[str, int], *, ended: bool = False) -> None:
         self._check_answer()
-        text = json.dumps({**progress, "told_ms": time.time_ns() // 1_000_000, "ended": ended})
+        told = {"told_ms": time.time_ns() // 1_000_000, "ended": ended}
+        text = json.dumps({**progress, **told, **({"of_group": True} if self._of_group else {})})
         text += "\0"  # clients on librdkafka read beyond the text until they meet a zero byte
         offsets = self._jvm.java.util.HashMap()
         offsets.put(self._partition, self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset, text))

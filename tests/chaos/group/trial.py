@@ -136,7 +136,7 @@ class GroupTrial:
         self.sink = sink
         self.environment = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": str(TESTS)}
         if product is not None:
-            parts = [str(product / part) for part in ("connector", "avro", "spark_jobs", "common")]
+            parts = [str(product / part) for part in ("connector", "avro", "spark_jobs", "common", "reader")]
             self.environment["PYTHONPATH"] = ":".join([*parts, str(TESTS)])
         tag = f"{os.getpid()}_{time.time_ns() % 1_000_000}"
         self.members = [f"chaos{seed}_{tag}_{n}" for n in range(len(self.settings))]

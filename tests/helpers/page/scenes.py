@@ -22,11 +22,11 @@ from twofold.watch.activity import Activity
 from twofold.watch.history import HOUR_S, INTERVAL_S, Sample
 from twofold.watch.in_doubt_answers import InDoubtAnswers
 from twofold.watch.metrics import Metrics
-from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.sampler import Sampler
 from twofold.watch.server import Health, StatusServer, StatusSources, judge_health
 from twofold.watch.snapshot import take_snapshot
 from twofold_avro.records import Commit, Pin, Range
+from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn, PreparedIdentity
 from twofold_common.secret_sources import SecretFile
 

@@ -114,6 +114,17 @@ def test_the_java_consumer(bank: Installation, tmp_path: Path) -> None:
         assert program.changes(len(CHANGES)) == CHANGES
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("mvn") is None, reason="mvn is not on this machine")
+def test_the_java_program_puts_the_recorded_transactions_together(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / "java", tmp_path, dirs_exist_ok=True)
+    vector = ROOT / "docs/reference/transactions.json"
+    words = ("-Dexec.mainClass=Transactions", f"-Dexec.args={vector}")
+    line = ["mvn", "--quiet", "--batch-mode", "compile", "exec:java", *words]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert "15 transactions, as expected" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_boxes_of_rewind(bank: Installation, tmp_path: Path) -> None:
     """A consumer group is moved back; then a reload comes to the same consumer."""
     again, reload, _ = boxes(bank, tmp_path)

@@ -15,7 +15,8 @@ from confluent_kafka.cimpl import NewTopic
 from fixtures.connector import Installation, Maker
 from twofold.config import load
 from twofold.errors import SetupError
-from twofold.watch.mirror_view import MirrorPlace, MirrorView
+from twofold.watch.mirror_view import MirrorView
+from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn
 
 

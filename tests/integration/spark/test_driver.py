@@ -25,7 +25,7 @@ from helpers.spark import process as spark_process
 from helpers.spark.bank import MONEY, TOKENS, Bank, Reader, opened, totals
 from helpers.spark.writer import table
 from twofold.stack.process import choose_port
-from twofold.watch.mirror_view import MirrorPlace, parse_place
+from twofold_common.mirror_place import MirrorPlace, parse_place
 from twofold_spark import streaming
 
 MANY = [pytest.mark.slow, pytest.mark.timeout(7200)]

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
+from typing import Any
+
+import fastavro
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from helpers.avro.capture import uncompiled
 from twofold_avro import wire
-from twofold_avro.errors import NotFramed
+from twofold_avro.errors import MalformedRecord, NotFramed
+from twofold_avro.schemas import envelope_schema
+from twofold_avro.shapes import TableShape
 
 JAVA = {
     b"21": -973932308,
@@ -45,3 +51,68 @@ def test_a_frame_comes_off_again(schema_id: int, body: bytes) -> None:
 def test_what_has_no_frame_is_refused(message: bytes) -> None:
     with pytest.raises(NotFramed, match="another program"):
         wire.unframe(message)
+
+
+TAIL = {**envelope_schema(TableShape(0, "public", "t", ()), "bank"), "name": "Tail"}
+TAIL["fields"] = TAIL["fields"][2:]
+PARSED = fastavro.parse_schema(TAIL)
+LONG, TEXT = st.integers(-(2**63), 2**63 - 1), st.text(max_size=5)
+SPECIAL = st.fixed_dictionaries({"row": TEXT, "column": TEXT, "text": TEXT})
+SOURCE = st.fixed_dictionaries(
+    {
+        **dict.fromkeys(("version", "connector", "name", "db", "schema", "table", "snapshot"), TEXT),
+        **dict.fromkeys(("ts_ms", "ts_us", "lsn"), LONG),
+        **dict.fromkeys(("txId", "commit_lsn"), st.none() | LONG),
+        **dict.fromkeys(("gid", "global_id", "branch"), st.none() | TEXT),
+    }
+)
+TRANSACTION = st.fixed_dictionaries({"id": TEXT, "total_order": LONG, "data_collection_order": LONG})
+ENVELOPE = st.fixed_dictionaries(
+    {
+        "source": SOURCE,
+        "op": TEXT,
+        "ts_ms": st.none() | LONG,
+        "transaction": st.none() | TRANSACTION,
+        "unchanged": st.lists(TEXT, max_size=3),
+        "special": st.lists(SPECIAL, max_size=3),
+    }
+)
+
+
+def encoded(envelope: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, PARSED, envelope)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("module", [wire, uncompiled("wire")], ids=["installed", "source"])
+@given(ENVELOPE, st.binary(max_size=5))
+def test_what_is_behind_the_rows_is_read_as_fastavro_reads_it(module: Any, envelope: Any, before: bytes) -> None:
+    source, transaction = envelope["source"], envelope["transaction"] or {"id": None, "total_order": 0}
+    assert module.read_origin(before + encoded(envelope), len(before)) == (
+        *(source[name] for name in ("schema", "table", "ts_us", "lsn", "commit_lsn")),
+        envelope["op"],
+        transaction["id"],
+        transaction["total_order"],
+        envelope["unchanged"],
+        envelope["special"],
+    )
+
+
+@pytest.mark.parametrize("module", [wire, uncompiled("wire")], ids=["installed", "source"])
+@given(ENVELOPE, st.data())
+def test_bytes_that_end_early_or_go_on_are_malformed(module: Any, envelope: Any, data: st.DataObject) -> None:
+    whole = encoded(envelope)
+    cut = whole[: data.draw(st.integers(0, len(whole) - 1))]
+    for wrong in (cut, whole + b"\0"):
+        with pytest.raises((MalformedRecord, UnicodeDecodeError)):
+            module.read_origin(wrong, 0)
+
+
+@pytest.mark.parametrize("module", [wire, uncompiled("wire")], ids=["installed", "source"])
+@given(st.binary(max_size=60))
+def test_bytes_of_others_end_in_an_error_at_most(module: Any, data: bytes) -> None:
+    try:
+        module.read_origin(data, 0)
+    except (MalformedRecord, UnicodeDecodeError):
+        return

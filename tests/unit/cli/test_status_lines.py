@@ -15,8 +15,8 @@ from twofold.group.ledgers import Branch
 from twofold.inspect.in_doubt import HeldBack, InDoubt
 from twofold.inspect.status_report import Status
 from twofold.row_path import SLOW
-from twofold.watch.mirror_view import MirrorPlace
 from twofold.watch.page_client import PageAnswer
+from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn
 
 STATUS = Status(

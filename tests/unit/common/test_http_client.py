@@ -27,7 +27,7 @@ from twofold_spark.errors import SetupError as JobSetupError
 from twofold_spark.sources.registry import Registry as JobRegistry
 
 ROOT = Path(__file__).parents[3]
-PRODUCT = [ROOT / name for name in ("connector", "common", "avro", "spark_jobs")]
+PRODUCT = [ROOT / name for name in ("connector", "common", "avro", "spark_jobs", "reader")]
 
 
 class Thief:

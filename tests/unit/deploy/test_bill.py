@@ -24,7 +24,7 @@ def test_the_page_has_the_locked_versions() -> None:
 def test_what_the_distributions_want_is_listed() -> None:
     """Directly; what these want in turn is for `make sbom`, which asks uv.lock."""
     listed = {name for name, *_ in ROW.findall(PAGE)}
-    for distribution in ("twofold", "twofold-avro", "twofold-common", "twofold-spark"):
+    for distribution in ("twofold", "twofold-avro", "twofold-common", "twofold-reader", "twofold-spark"):
         for wanted in metadata.requires(distribution) or ():
             name = re.split(r"[^A-Za-z0-9_-]", wanted)[0]
             if "extra ==" not in wanted and not name.startswith("twofold"):

@@ -19,9 +19,10 @@ DISTRIBUTIONS = {
     "twofold": "connector",
     "twofold_avro": "avro",
     "twofold_common": "common",
+    "twofold_reader": "reader",
     "twofold_spark": "spark_jobs",
 }
-CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_common|twofold_spark)(?:\.\w+)+)`")
+CODE_NAME = re.compile(r"`((?:twofold|twofold_avro|twofold_common|twofold_reader|twofold_spark)(?:\.\w+)+)`")
 PROPERTIES = {
     *("twofold.cuts", "twofold.cuts.history", "twofold.key", "twofold.offsets", "twofold.sequence"),
     *("twofold.comments", "twofold.ddl"),

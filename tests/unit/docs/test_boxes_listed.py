@@ -31,6 +31,7 @@ RUN_BY = {
         "": INSTALL,
     },
     "docs/use/outbox.md": {"": BOXES},
+    "docs/use/reader.md": {"": "tests/integration/clients/test_whole_transactions.py"},
     "docs/use/runbook.md": {"": BOXES},
     "docs/use/security.md": {"[policy]": BOXES, "[source]": __file__, "CREATE ROLE": INSTALL, "kafka-acls": SECURED},
     "docs/use/spark.md": {

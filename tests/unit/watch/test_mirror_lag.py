@@ -7,8 +7,8 @@ import pytest
 from twofold.bridge import initial
 from twofold.errors import RunEnded, SetupError
 from twofold.watch.activity import Activity
-from twofold.watch.mirror_view import MirrorPlace, parse_place
 from twofold.watch.sampler import MirrorLag, Sampler
+from twofold_common.mirror_place import MirrorPlace, parse_place
 from twofold_common.positions import Lsn
 
 

@@ -1,0 +1,48 @@
+"""How far a mirror has come, which the mirror writes beside its offset in the consumer group
+`<prefix>.mirror` of the commits topic. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from twofold_common.errors import SetupError
+from twofold_common.positions import Lsn
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorPlace:
+    """The mirror's last published cut, and when the mirror wrote of it."""
+
+    sequence: int
+    applied_lsn: Lsn
+    committed_us: int
+    told_at: float | None = None
+    """By the clock of its machine. None: a mirror of a version that tells only of its cuts."""
+    ended: bool = False
+    """Whether the mirror said that it ends."""
+    of_group: bool = False
+    """Whether its cuts are those of a source group: global cuts."""
+
+
+def parse_place(text: str | None, group: str) -> MirrorPlace:
+    """Read a mirror's JSON. Behind it may stand anything: librdkafka does not end a group's
+    metadata with a NUL.
+    """
+    try:
+        said, _ = json.JSONDecoder().raw_decode(text or "")
+        told_ms = said.get("told_ms")
+        return MirrorPlace(
+            int(said["sequence"]),
+            Lsn(int(said["applied_lsn"])),
+            int(said["committed_us"]),
+            None if told_ms is None else int(told_ms) / 1000,
+            bool(said.get("ended", False)),
+            bool(said.get("of_group", False)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SetupError(
+            f"the consumer group {group} has an offset that no mirror wrote ({(text or '')[:60]!r}); another program wrote"
+            " it, and the mirror replaces it with its next cut"
+        ) from error

@@ -1,0 +1,84 @@
+"""Whether a position of the source is visible, as a running connector knows: `/api/wait`.
+
+In Kafka it knows by itself, also between two progress records. How far the mirror is it asks Kafka,
+at most every 50 ms, however many wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from twofold.watch.activity_view import Positions
+from twofold_common.mirror_place import MirrorPlace
+from twofold_common.positions import Lsn, format_lsn, parse_lsn
+
+WAIT_MAX_S: Final = 5.0
+"""So long one answer may take: who waits for longer asks again."""
+_POLLED_S: Final = 0.05
+
+
+class BadQuestion(ValueError):
+    """What was asked is no position, place or time."""
+
+
+class Visibility:
+    """Several threads may use it."""
+
+    def __init__(self, positions: Callable[[], Positions], ask_mirror: Callable[[], MirrorPlace | None]) -> None:
+        self._positions = positions
+        self._ask_mirror = ask_mirror
+        self._lock = threading.Lock()
+        self._asked_at = 0.0
+        self._mirror: MirrorPlace | None = None
+
+    def wait(self, query: str) -> dict[str, Any]:
+        """Return the answer to `position=0/1A2B3C&until=mirror&timeout=5`, when it is yes or the
+        time is over.
+        """
+        asked = {name: values[0] for name, values in parse_qs(query).items()}
+        lsn, until, timeout_s = _parse(asked)
+        deadline = time.monotonic() + min(timeout_s, WAIT_MAX_S)
+        while True:
+            at = self._positions()
+            is_visible, place, sequence = at.handled >= lsn, at.handled, at.sequence
+            if until != "kafka":
+                mirror = self._ask()
+                is_there = mirror is not None and (until == "mirror" or mirror.of_group)
+                # Behind the last commit record the source's position moves on without one.
+                is_visible = (
+                    mirror is not None
+                    and is_there
+                    and (mirror.applied_lsn >= lsn or (is_visible and mirror.sequence >= sequence))
+                )
+                place, sequence = (mirror.applied_lsn, mirror.sequence) if mirror and is_there else (Lsn(0), 0)
+            if is_visible or time.monotonic() >= deadline:
+                return {
+                    "visible": is_visible,
+                    "position": format_lsn(lsn),
+                    "until": until,
+                    "at": format_lsn(place),
+                    "sequence": sequence,
+                }
+            time.sleep(_POLLED_S)
+
+    def _ask(self) -> MirrorPlace | None:
+        with self._lock:
+            if time.monotonic() - self._asked_at >= _POLLED_S:
+                self._mirror = self._ask_mirror()
+                self._asked_at = time.monotonic()
+            return self._mirror
+
+
+def _parse(asked: Mapping[str, str]) -> tuple[Lsn, str, float]:
+    try:
+        lsn, timeout_s = parse_lsn(asked.get("position", "")), float(asked.get("timeout", "0"))
+    except ValueError:
+        raise BadQuestion("ask ?position=0/1A2B3C&until=kafka&timeout=5") from None
+    until = asked.get("until", "kafka")
+    if until not in {"kafka", "mirror", "global"} or not timeout_s >= 0:
+        raise BadQuestion("until is kafka, mirror or global, and timeout a number of seconds")
+    return lsn, until, timeout_s

@@ -1,0 +1,146 @@
+"""Commit records and their rows become whole source transactions, in commit order. Pure.
+
+A commit record has whole source transactions. Their rows lie in several partitions, in each of them
+in the source's order. So the merged rows are the transactions one after the other, and only one
+row of each partition must be decoded.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Final, Literal
+
+from twofold_avro.records import Commit
+from twofold_common.errors import Refused
+from twofold_common.positions import format_lsn
+from twofold_reader.bookmark import WHOLE, Bookmark, recreated
+from twofold_reader.changes import Change, OrderedRow
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """What became visible in the source at once, as far as the chosen tables have changes of it."""
+
+    kind: Literal["transaction", "load", "reload"]
+    """`load`: rows of a table that is being loaded, and of no transaction. `reload`: the truncate
+    before a table is loaded again."""
+    commit_lsn: int
+    """Where its commit begins in the write-ahead log; of a load, the position up to which
+    everything was read before."""
+    id: str | None
+    """`<xid>:<position>`; None for a load."""
+    sequence: int
+    """The number of its commit record."""
+    gid: str | None
+    """Of a prepared transaction."""
+    global_id: str | None
+    """The global transaction, if the gid is in a known form."""
+    branch: str | None
+    loading: tuple[str, ...]
+    """Topics that are being loaded: what their tables' rows say is not whole yet."""
+    stale: tuple[str, ...]
+    """Topics that lack changes that PostgreSQL did not send, until the tables are loaded again."""
+    changes: Iterator[Change]
+    """The changes in their order. They can be read once, and until the next transaction is asked
+    for."""
+    _time_us: int = field(repr=False)
+    _place: Bookmark = field(repr=False)
+
+    @property
+    def position(self) -> str:
+        """`commit_lsn` as PostgreSQL writes it."""
+        return format_lsn(self.commit_lsn)
+
+    @property
+    def time(self) -> datetime:
+        """When it was committed."""
+        return _EPOCH + timedelta(microseconds=self._time_us)
+
+    @property
+    def bookmark(self) -> str:
+        """The place behind this transaction, to start at: store it together with the result."""
+        return str(self._place)
+
+
+class CommitSequence:
+    """Checks that commit records are those of one stream, without a gap."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._last: Commit | None = None
+
+    def check(self, commit: Commit) -> None:
+        """Refuse a commit record that does not follow the one before."""
+        last, self._last = self._last, commit
+        if last is None:
+            return
+        if commit.stream_id != last.stream_id:
+            raise recreated(self._prefix, f"commit record {commit.sequence} is of another stream")
+        if commit.sequence != last.sequence + 1:
+            raise Refused(
+                f"{self._prefix}.commits has commit record {commit.sequence} behind {last.sequence}",
+                at_stake="the transactions of the commit records between",
+                repair="find who else writes to this topic, or deletes from it; then start at 'newest' with nothing stored, and reload each table: twofold backfill start SCHEMA.TABLE",
+            )
+
+
+def assemble(
+    commit: Commit, offset: int, rows: Sequence[Iterator[OrderedRow]], topics: Collection[str], done: int = 0
+) -> Iterator[Transaction]:
+    """Yield the transactions of a commit record that lies at this offset.
+
+    `rows` has those of each partition in the order of their offsets, `topics` their topics.
+    Transactions are left out whose commits do not begin behind `done`.
+    """
+    if not rows:
+        return
+    loading = tuple(each for each in commit.backfilling if each in topics)
+    stale = tuple(each for each in commit.stale if each in topics)
+    if commit.kind in {"backfill", "reload"}:
+        yield Transaction(
+            "load" if commit.kind == "backfill" else "reload",
+            commit.applied_lsn,
+            None,
+            commit.sequence,
+            None,
+            None,
+            None,
+            loading,
+            stale,
+            map(_CHANGE, chain(*rows)),
+            commit.committed_at,
+            Bookmark(commit.stream_id, commit.sequence, offset, WHOLE),
+        )
+        return
+    outcomes = {each.id: each for each in commit.prepared}
+    for at, group in groupby(heapq.merge(*rows), key=_AT):
+        if at <= done:
+            continue
+        first = next(group)
+        identity, time_us = first[3], first[5]
+        outcome = outcomes.get(identity)
+        yield Transaction(
+            "transaction",
+            at,
+            identity,
+            commit.sequence,
+            outcome.gid if outcome else None,
+            outcome.global_id if outcome else None,
+            outcome.branch if outcome else None,
+            loading,
+            stale,
+            map(_CHANGE, chain((first,), group)),  # noqa: B031  (what is left when it ends is skipped)
+            outcome.committed_at if outcome else time_us,
+            Bookmark(commit.stream_id, commit.sequence, offset, WHOLE if commit.transactions == 1 else at),
+        )
+
+
+_AT: Final = itemgetter(0)
+_CHANGE: Final = itemgetter(4)

@@ -1,0 +1,428 @@
+"""`twofold_reader` on real topics: whole transactions in commit order, from any place, exactly once
+where the bookmark is stored with the result; and a refusal where something is missing. Who waits
+behind his COMMIT reads his own write.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.ledger import SCHEMA
+from twofold.config import load
+from twofold.run.initialisation import initialise
+from twofold.stack import KafkaCluster
+from twofold_reader import Change, PositionWaiter, Reader, Refused, Transaction, UsageError, wait
+
+EXAMPLES = Path(__file__).parents[3] / "examples/python"
+MANY = 30_000
+KILLS = int(os.environ.get("TWOFOLD_TEST_READER_KILLS", "200"))
+
+
+def reader_of(here: Installation, *tables: str) -> Reader:
+    kafka = {"bootstrap.servers": here.reader.bootstrap}
+    return Reader(
+        here.prefix, kafka, load(here.file).registry.url, tables=[f"public.{each}" for each in tables] or None
+    )
+
+
+def read(here: Installation, start: str = "beginning", *tables: str) -> list[tuple[Transaction, list[Change]]]:
+    """All that is visible now from a place on."""
+    with reader_of(here, *tables) as reader:
+        return [(each, list(each.changes)) for each in reader.transactions(start, follow=False)]
+
+
+def fold(changes: Iterator[Change], state: dict[int, Any]) -> None:
+    """Apply the changes of `account`."""
+    for change in changes:
+        if change.table != "public.account":
+            continue
+        if change.op == "t":
+            state.clear()
+        elif change.op == "d":
+            assert change.key is not None
+            del state[change.key["id"]]
+        else:
+            assert change.after is not None
+            state[change.after["id"]] = change.after
+
+
+@pytest.fixture(scope="module")
+def bank(module_connector: Maker) -> Installation:
+    """A prefix with loads, plain, large and prepared transactions."""
+    here = module_connector(init=False, source={"tables": ["public.account", "public.transfer", "public.journal"]})
+    here.sql(SCHEMA, "INSERT INTO account SELECT i, 0, 'loaded' FROM generate_series(1, 500) i")
+    initialise(load(here.file), print)
+    here.carry()
+    wait_until(lambda: len(here.reader.read([here.table("account")])) == 500, 60)
+    here.prepare("never", "INSERT INTO account VALUES (900, 9, 'never')")
+    here.prepare("late", "UPDATE account SET note = 'late' WHERE id <= 20", "INSERT INTO journal VALUES ('late')")
+    wait_until(lambda: len(here.records("prepared")) >= 2, 60, "both are open")
+    here.sql(
+        "BEGIN; UPDATE account SET version = 1 WHERE id > 20; INSERT INTO transfer SELECT i::text, i, 1 FROM generate_series(21, 60) i; COMMIT",
+        "ROLLBACK PREPARED 'never'",
+        "COMMIT PREPARED 'late'",
+        "UPDATE account SET id = 1000 WHERE id = 500",
+        "DELETE FROM account WHERE id BETWEEN 30 AND 40",
+        f"BEGIN; INSERT INTO account SELECT i, 0, 'many' FROM generate_series(10001, {10_000 + MANY}) i; INSERT INTO journal VALUES ('many'); COMMIT",
+        "BEGIN; TRUNCATE transfer; INSERT INTO transfer VALUES ('new', 1, 1); COMMIT",
+    )
+    here.caught_up()
+    return here
+
+
+@pytest.mark.core
+def test_transactions_are_whole_and_in_commit_order(bank: Installation) -> None:
+    found = read(bank)
+    loads = [(each, changes) for each, changes in found if each.kind == "load"]
+    assert sum(len(changes) for _, changes in loads) == 500
+    assert all(change.op == "r" for _, changes in loads for change in changes)
+    transactions = [(each, changes) for each, changes in found if each.kind == "transaction"]
+    positions = [each.commit_lsn for each, _ in transactions]
+    assert positions == sorted(set(positions))
+    for each, changes in transactions:
+        numbers = [change.number for change in changes]
+        assert numbers == sorted(set(numbers)), each
+    assert len({each.id for each, _ in transactions}) == len(transactions)
+    first, late, moved, deleted, many, truncated = [
+        [(change.op, change.table) for change in changes] for _, changes in transactions[:6]
+    ]
+    assert first == [("u", "public.account")] * 480 + [("c", "public.transfer")] * 40
+    assert late == [("u", "public.account")] * 20 + [("c", "public.journal")]
+    assert transactions[1][0].gid == "late"
+    assert moved == [("d", "public.account"), ("c", "public.account")]
+    assert deleted == [("d", "public.account")] * 11
+    assert many == [("c", "public.account")] * MANY + [("c", "public.journal")]
+    assert truncated == [("t", "public.transfer"), ("c", "public.transfer")]
+    assert not any("never" in str(change) for _, changes in found for change in changes)
+    state: dict[int, Any] = {}
+    for _, changes in found:
+        fold(iter(changes), state)
+    with psycopg.connect(bank.conninfo) as connection:
+        rows = connection.execute("SELECT id, version, note FROM account").fetchall()
+    assert sorted(tuple(row.values()) for row in state.values()) == sorted(rows)
+
+
+def test_a_table_alone_has_its_own_transactions(bank: Installation) -> None:
+    found = [(each.gid, changes) for each, changes in read(bank, "beginning", "journal") if each.kind == "transaction"]
+    assert [(gid, [change.after for change in changes]) for gid, changes in found[:2]] == [
+        ("late", [{"line": "late"}]),
+        (None, [{"line": "many"}]),
+    ]
+
+
+def test_a_bookmark_and_a_position_continue_where_they_say(bank: Installation) -> None:
+    found = read(bank)
+    ids = [(each.sequence, each.id) for each, _ in found]
+    for at in (0, len(found) // 2, len(found) - 3, len(found) - 1):
+        again = read(bank, found[at][0].bookmark)
+        assert [(each.sequence, each.id) for each, _ in again] == ids[at + 1 :]
+    at, transaction = next((at, each) for at, (each, _) in enumerate(found) if each.gid == "late")
+    assert [(each.sequence, each.id) for each, _ in read(bank, transaction.position)] == ids[at:]
+    assert read(bank, "newest") == []
+
+
+def test_what_is_committed_comes_to_a_reader_that_follows(bank: Installation) -> None:
+    with reader_of(bank, "journal") as reader:
+        transactions = reader.transactions("newest")
+        bank.sql("INSERT INTO journal VALUES ('now')")
+        first = next(transactions)
+        assert [change.after for change in first.changes] == [{"line": "now"}]
+
+
+@pytest.mark.parametrize("start", ["oldest", "0/", "1:x:1:0"])
+def test_a_place_that_is_none_is_refused(bank: Installation, start: str) -> None:
+    with reader_of(bank) as reader, pytest.raises(UsageError, match=r"is no (place|position)"):
+        next(reader.transactions(start))
+
+
+def test_what_retention_removed_is_refused(connector: Maker) -> None:
+    here = connector()
+    with here.carrying():
+        for each in range(3):
+            here.sql(f"INSERT INTO account SELECT i, {each}, 'x' FROM generate_series({each}0, {each}9) i")
+            here.caught_up()
+    first, *_ = [each for each, _ in read(here)]
+    delete_before(here, here.table("account"), count=5)
+    with pytest.raises(Refused, match=r"Kafka no longer has .*account"):
+        read(here, first.bookmark)
+    with pytest.raises(Refused, match=r"Kafka no longer has .*account"):
+        read(here, first.position)
+    whole = read(here)
+    assert sum(change.op == "c" for _, changes in whole for change in changes) == 10, "what Kafka has whole"
+    delete_before(here, f"{here.prefix}.commits", count=int(first.bookmark.split(":")[3]) + 1)
+    with pytest.raises(Refused, match="which the bookmark names"):
+        read(here, first.bookmark)
+
+
+def test_topics_that_were_recreated_are_refused(connector: Maker) -> None:
+    here = connector()
+    with here.carrying():
+        here.sql("INSERT INTO account VALUES (1, 1, 'old')")
+        here.caught_up()
+    last, _ = read(here)[-1]
+    here.twofold("reset", "--yes", ok=True)
+    here.delete_topics()
+    initialise(load(here.file), print)
+    with here.carrying():
+        here.sql(*(f"INSERT INTO account VALUES ({each}, 1, 'new')" for each in range(2, 5)))
+        here.caught_up()
+    with pytest.raises(Refused, match="were recreated"):
+        read(here, last.bookmark)
+
+
+def delete_before(here: Installation, *topics: str, count: int) -> None:
+    """Delete the first records of each partition, as retention does."""
+    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
+    places = [TopicPartition(topic, p, count) for topic in topics for p in range(1 if topic.endswith("commits") else 3)]
+    for each in admin.delete_records(places).values():
+        each.result()
+
+
+class Copies:
+    """An example, which is killed again and again."""
+
+    def __init__(self, here: Installation, program: str, target: str) -> None:
+        registry = load(here.file).registry.url
+        self._line = [
+            sys.executable,
+            str(EXAMPLES / program),
+            here.reader.bootstrap,
+            registry,
+            here.prefix,
+            "public.accounts",
+            target,
+        ]
+
+    def kill_after(self, lines: int) -> None:
+        """Start it, and kill it -9 when it has said so many lines."""
+        with subprocess.Popen(self._line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for _ in range(lines):
+                if not process.stdout.readline():
+                    assert process.stderr is not None
+                    raise AssertionError(process.stderr.read())
+            process.kill()
+
+    def run_until(self, holds: Callable[[], bool]) -> None:
+        """Start it, and end it as Ctrl-C does when it has come so far."""
+        with subprocess.Popen(self._line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            wait_until(lambda: holds() or process.poll() is not None, 60)
+            assert process.poll() is None, process.stderr and process.stderr.read()
+            process.terminate()
+
+
+@pytest.fixture
+def accounts(connector: Maker) -> Installation:
+    here = connector(init=False, source={"tables": ["public.accounts"]})
+    make_accounts(here)
+    here.carry()
+    wait_for_load(here)
+    return here
+
+
+def wait_for_load(here: Installation) -> None:
+    """Before the load has ended, a table's rows are not whole."""
+    wait_until(lambda: len(here.reader.read([here.table("accounts")])) == 20, 60)
+
+
+def make_accounts(here: Installation) -> None:
+    here.sql(
+        "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(12, 2) NOT NULL)",
+        "INSERT INTO accounts SELECT i, 'owner ' || i, 100 FROM generate_series(1, 20) i",
+    )
+    initialise(load(here.file), print)
+
+
+def transfers(here: Installation, count: int, seed: int) -> None:
+    """Move money between two accounts, each time in one transaction: the sum stays."""
+    choice = random.Random(seed)
+    with psycopg.connect(here.conninfo) as connection:
+        for _ in range(count):
+            one, other = choice.sample(range(1, 21), 2)
+            connection.execute("UPDATE accounts SET balance = balance - 1 WHERE id = %s", [one])
+            connection.execute("UPDATE accounts SET balance = balance + 1 WHERE id = %s", [other])
+            connection.commit()
+
+
+def source_rows(here: Installation) -> list[Any]:
+    with psycopg.connect(here.conninfo) as connection:
+        return connection.execute("SELECT id, owner, balance FROM accounts ORDER BY id").fetchall()
+
+
+def sqlite_rows(file: Path) -> list[Any]:
+    with closing(sqlite3.connect(file)) as database:
+        found = database.execute("SELECT id, name, balance FROM owner ORDER BY id").fetchall()
+    return [(number, name, Decimal(balance)) for number, name, balance in found]
+
+
+@pytest.mark.core
+def test_the_sqlite_example_counts_each_transaction_once(accounts: Installation, tmp_path: Path) -> None:
+    file = tmp_path / "totals.db"
+    copies = Copies(accounts, "totals_sqlite.py", str(file))
+
+    for kill in range(3):
+        transfers(accounts, 50, kill)
+        copies.kill_after(random.Random(kill).randint(1, 20))
+        rows = sqlite_rows(file)
+        assert len(rows) == 20
+        assert sum(balance for _, _, balance in rows) == 2000, "a transfer is torn"
+    copies.run_until(lambda: sqlite_rows(file) == source_rows(accounts))
+
+
+def test_the_postgres_example_copies_each_transaction_once(accounts: Installation, database: str) -> None:
+    copies = Copies(accounts, "copy_postgres.py", database)
+
+    def rows() -> list[Any]:
+        with psycopg.connect(database) as connection:
+            return connection.execute("SELECT id, owner, balance FROM accounts ORDER BY id").fetchall()
+
+    for kill in range(3):
+        transfers(accounts, 50, kill)
+        copies.kill_after(random.Random(kill).randint(1, 20))
+        assert len(rows()) == 20
+        assert sum(balance for _, _, balance in rows()) == 2000, "a transfer is torn"
+    copies.run_until(lambda: rows() == source_rows(accounts))
+
+
+def behind_commit(here: Installation, statement: str) -> str:
+    """Execute it, and return where the source is behind its COMMIT."""
+    with psycopg.connect(here.conninfo, autocommit=True) as connection:
+        connection.execute(statement)
+        row = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@pytest.mark.parametrize(
+    ("clients", "commits"), [pytest.param(3, 5, marks=pytest.mark.core), pytest.param(8, 1250, marks=pytest.mark.slow)]
+)
+def test_who_waits_behind_his_commit_reads_his_own_write(bank: Installation, clients: int, commits: int) -> None:
+    kafka, registry = {"bootstrap.servers": bank.reader.bootstrap}, load(bank.file).registry.url
+
+    def write_and_read(client: int) -> None:
+        with PositionWaiter.at(bank.prefix, kafka, registry) as waiter, reader_of(bank, "journal") as reader:
+            waiter.wait(behind_commit(bank, "INSERT INTO journal VALUES ('before')"))
+            mark = [each.bookmark for each in reader.transactions("beginning", follow=False)][-1]
+            for number in range(commits):
+                line, seen = f"own {client} {number}", []
+                waiter.wait(behind_commit(bank, f"INSERT INTO journal VALUES ('{line}')"))
+                for transaction in reader.transactions(mark, follow=False):
+                    seen += [change.after for change in transaction.changes]
+                    mark = transaction.bookmark
+                assert {"line": line} in seen
+
+    with ThreadPoolExecutor(clients) as executor:
+        for each in executor.map(write_and_read, range(clients)):
+            assert each is None
+
+
+def test_a_position_behind_what_is_not_published_is_reached(bank: Installation) -> None:
+    position = behind_commit(bank, "INSERT INTO unpublished (filler) VALUES ('x')")
+    done = bank.twofold("wait", position, ok=True)
+    assert f"{position} is visible in Kafka" in done.stdout
+    wait(position, bank.prefix, {"bootstrap.servers": bank.reader.bootstrap}, load(bank.file).registry.url)
+
+
+def test_a_position_that_is_not_reached_ends_with_status_4_and_how_far_it_is(bank: Installation) -> None:
+    done = bank.twofold("wait", "FFFF/0", "--timeout", "0.5")
+    assert done.returncode == 4
+    assert re.search(
+        r"FFFF/0 of \S+ is not visible in Kafka within 0.5 s: it is at 0/\w+, commit record \d+", done.stderr
+    )
+    assert bank.twofold("wait", "somewhere").returncode == 2
+
+
+def test_a_position_in_the_mirror_is_waited_for(bank: Installation) -> None:
+    position = behind_commit(bank, "INSERT INTO unpublished (filler) VALUES ('x')")
+    bank.twofold("wait", position, ok=True)
+    last = bank.records("progress")
+    sequence = max(each["sequence"] for each in last if isinstance(each, dict) and "sequence" in each)
+    missing = bank.twofold("wait", position, "--until", "mirror", "--timeout", "0.5")
+    assert missing.returncode == 4
+    assert f"no mirror has said in the group {bank.prefix}.mirror where it is" in missing.stderr
+    write_mirror_place(bank, sequence - 1)
+    late = bank.twofold("wait", position, "--until", "mirror", "--timeout", "0.5")
+    assert late.returncode == 4
+    assert f"in the mirror within 0.5 s: it is at 0/1, commit record {sequence - 1};" in late.stderr
+    # Behind the last commit record the source moves on, and the mirror has nothing to publish.
+    write_mirror_place(bank, sequence)
+    bank.twofold("wait", position, "--until", "mirror", ok=True)
+    alone = bank.twofold("wait", position, "--until", "global")
+    assert alone.returncode == 3
+    assert "is not that of a source group" in alone.stderr
+    write_mirror_place(bank, sequence, of_group=True)
+    bank.twofold("wait", position, "--until", "global", ok=True)
+
+
+def write_mirror_place(here: Installation, sequence: int, **more: bool) -> None:
+    """As a mirror does."""
+    words = json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0, **more})
+    place = TopicPartition(f"{here.prefix}.commits", 0, 5, words)
+    admin: Any = AdminClient({"bootstrap.servers": here.reader.bootstrap})
+    asked = ConsumerGroupTopicPartitions(f"{here.prefix}.mirror", [place])
+
+    def is_written() -> bool:
+        (answer,) = admin.alter_consumer_group_offsets([asked]).values()
+        return all(each.error is None for each in answer.result(20).topic_partitions)
+
+    wait_until(is_written, 30, "the group's coordinator takes it")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_readers_connectors_and_brokers_are_killed_and_no_transfer_is_torn_or_counted_twice(
+    connector: Maker, own_kafka: Callable[..., KafkaCluster], tmp_path: Path
+) -> None:
+    """Five readers, each with its own database. After each kill of one the sum there is that of the
+    source, and in the end all rows are.
+    """
+    cluster = own_kafka()
+    here = connector(kafka_server=cluster, init=False, source={"tables": ["public.accounts"]})
+    make_accounts(here)
+    run = here.start()
+    wait_for_load(here)
+    choice, ending = random.Random(8), threading.Event()
+    files = [tmp_path / f"{number}.db" for number in range(5)]
+    copies = [Copies(here, "totals_sqlite.py", str(file)) for file in files]
+
+    def work() -> None:
+        while not ending.is_set():
+            transfers(here, 20, choice.randrange(1 << 30))
+
+    with ThreadPoolExecutor(1) as executor:
+        working = executor.submit(work)
+        try:
+            for kill in range(KILLS):
+                number = choice.randrange(5)
+                copies[number].kill_after(choice.randint(1, 30))
+                assert sum(balance for _, _, balance in sqlite_rows(files[number])) == 2000, "a transfer is torn"
+                if kill % 10 == 4:
+                    run.kill9()
+                    run = here.start()
+                if kill % 20 == 9:
+                    cluster.kill()
+                    cluster.start()
+        finally:
+            ending.set()
+        working.result(60)
+    for file, each in zip(files, copies, strict=True):
+        each.run_until(lambda file=file: sqlite_rows(file) == source_rows(here))  # type: ignore[misc]
