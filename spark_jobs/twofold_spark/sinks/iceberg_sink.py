@@ -11,6 +11,7 @@ import datetime as dt
 import threading
 import uuid
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,21 @@ _DISTRIBUTION = {
 _CONFLICTS = ("ValidationException", "CommitFailedException")
 
 
+@dataclass(slots=True)
+class TableState:
+    """A table as this job last read or merged it."""
+
+    applied: int
+    base: int | None
+    """The snapshot that the next merge must lie on."""
+    version: int | None
+    """The snapshot that this job left; None while the table has none."""
+    size: MergedTable
+    key: tuple[str, ...]
+    prepared: tuple[StructType, str | None, tuple[str, ...]] | None
+    """Columns, comment and key that the table was prepared for."""
+
+
 class IcebergSink:
     """One writer; it reads tables as they are now."""
 
@@ -69,13 +85,7 @@ class IcebergSink:
         self._write_mode = write_mode
         self._plan = BatchPlan(spark)
         self._lock = threading.Lock()
-        self._applied: dict[str, int] = {}
-        self._bases: dict[MirrorTable, int | None] = {}
-        self._versions: dict[MirrorTable, int | None] = {}
-        self._merged: dict[MirrorTable, MergedTable] = {}
-        self._columns: dict[MirrorTable, tuple[StructType, str | None]] = {}
-        """Of each table, with its comment."""
-        self._keys: dict[MirrorTable, tuple[str, ...]] = {}
+        self._states: dict[str, TableState] = {}
         self._branch = branch
         self._publisher = publisher
         self.loaded: dict[str, Any] = {}
@@ -92,30 +102,34 @@ class IcebergSink:
             iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
             iceberg_writers.give_up_broken(self._spark, table, loaded, self._cut, self._branch)
             iceberg_writers.check_since_cut(table, name, loaded, self._cut, self._branch)
-        applied = self._read_number(loaded, iceberg_tables.SEQUENCE) or 0
-        with self._lock:
-            self._applied[str(table)] = applied
-            self._bases[table] = self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
-            self.loaded[str(table)] = loaded
-            self._merged[table] = MergedTable(
+        before, present = self._states.get(str(table)), iceberg_tables.current_snapshot(loaded, self._branch)
+        state = TableState(
+            applied=self._read_number(loaded, iceberg_tables.SEQUENCE) or 0,
+            base=present,
+            version=present,
+            size=MergedTable(
                 mode=loaded.properties().get(MERGE_MODE) or "" if loaded is not None else None,
                 rows=self._read_number(loaded, "total-records"),
                 bytes=self._read_number(loaded, "total-files-size"),
-            )
-            self._keys[table] = iceberg_tables.read_key(loaded) if loaded is not None else table.key
-            if loaded is None:
-                self._columns.pop(table, None)
-        return applied
+            ),
+            key=iceberg_tables.read_key(loaded) if loaded is not None else table.key,
+            prepared=before.prepared if before is not None and loaded is not None else None,
+        )
+        with self._lock:
+            self._states[str(table)] = state
+            self.loaded[str(table)] = loaded
+        return state.applied
 
     def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
-        self._plan.choose(rows, (self._merged[table].rows for table in tables))
+        self._plan.choose(rows, (self._states[str(table)].size.rows for table in tables))
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
-        if self._columns.get(table) == (columns, table.comment):
+        state = self._states[str(table)]
+        if state.prepared == (columns, table.comment, table.key):
             return
         own = {"twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
         properties = {
-            **list_mode_properties(self._merged[table].choose_mode(self._write_mode, 0)),
+            **list_mode_properties(state.size.choose_mode(self._write_mode, 0)),
             **_DISTRIBUTION,
             **own,
         }
@@ -136,10 +150,8 @@ class IcebergSink:
         if created:
             loaded = iceberg_tables.load_table(self._spark, name)
             iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
-            with self._lock:
-                self._bases[table] = iceberg_tables.current_snapshot(loaded, self._branch)
-        with self._lock:
-            self._columns[table] = columns, table.comment
+            state.base = iceberg_tables.current_snapshot(loaded, self._branch)
+        state.prepared = columns, table.comment, table.key
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         if self._load(str(table)) is None:
@@ -148,12 +160,13 @@ class IcebergSink:
 
     def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
         name, spark = self._full_name(str(table)), batch.rows.sparkSession
-        merge_sql.check_key(table, self._keys[table], replace=batch.replace)
-        if self._keys[table] != table.key:
+        state = self._states[str(table)]
+        merge_sql.check_key(table, state.key, replace=batch.replace)
+        if state.key != table.key:
             iceberg_tables.set_properties(spark, name, {iceberg_tables.KEY: ",".join(table.key)})
-            iceberg_tables.release_key(spark, name, self._keys[table])
-        mode = self._merged[table].choose_mode(self._write_mode, batch.count)
-        if self._merged[table].mode not in (None, mode):
+            iceberg_tables.release_key(spark, name, state.key)
+        mode = state.size.choose_mode(self._write_mode, batch.count)
+        if state.size.mode not in (None, mode):
             iceberg_tables.set_properties(spark, name, list_mode_properties(mode))
         self._set_summary(spark, sequence)
         try:
@@ -161,27 +174,26 @@ class IcebergSink:
         except CommitRepeated:
             # What this batch committed goes, so it meets the table as it was.
             loaded = iceberg_tables.load_table(spark, name)
-            base = str(self._bases[table])
-            behind = list_behind(loaded, self._branch, version=base, sequence=self._applied[str(table)])
+            behind = list_behind(loaded, self._branch, version=str(state.base), sequence=state.applied)
             give_up(spark, loaded, behind, self._branch)
             loaded = self._merge(table, batch, sequence)
+        state.version = iceberg_tables.current_snapshot(loaded, self._branch)
         with self._lock:
-            self._versions[table] = iceberg_tables.current_snapshot(loaded, self._branch)
             self.loaded[str(table)] = loaded
 
     def _merge(self, table: MirrorTable, batch: TableBatch, sequence: int) -> Any:
         """Merge onto the version that was read, and return the table. Nothing may come between."""
         name, spark = self._full_name(str(table)), batch.rows.sparkSession
-        base, into = self._bases[table], iceberg_tables.name_branch(name, self._branch)
+        state, into = self._states[str(table)], iceberg_tables.name_branch(name, self._branch)
         try:
             if batch.replace:
                 merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).overwrite(f.lit(True))
-            elif base is None or self._merged[table].rows == 0:
+            elif state.base is None or state.size.rows == 0:
                 merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).append()
             else:
                 view = f"_twofold_{abs(hash(str(table)))}"
                 columns = [c for c in batch.rows.columns if c not in (OP, UNCHANGED)]
-                rows, among = self._filter.apply(table, batch.rows, batch.count, self._merged[table])
+                rows, among = self._filter.apply(table, batch.rows, batch.count, state.size)
                 rows.createOrReplaceTempView(view)
                 spark.sql(
                     merge_sql.merge_statement(
@@ -205,7 +217,7 @@ class IcebergSink:
             raise
         loaded = iceberg_tables.load_table(spark, name)
         iceberg_writers.check_parent(
-            spark, table, loaded, branch=self._branch, base=base, writer=self._writer, sequence=sequence
+            spark, table, loaded, branch=self._branch, base=state.base, writer=self._writer, sequence=sequence
         )
         return loaded
 
@@ -213,7 +225,7 @@ class IcebergSink:
         iceberg_tables.quarantine(records, self._catalog, self._format_version)
 
     def version_of(self, table: MirrorTable) -> str | None:
-        version = self._versions[table]
+        version = self._states[str(table)].version
         return str(version) if version is not None else None
 
     def publish(self, cut: Cut) -> None:
@@ -234,7 +246,8 @@ class IcebergSink:
 
         It is the same for all tables of the batch, so merges of several tables may run at once.
         """
-        since = iceberg_writers.format_since(self._cut, self._applied)
+        applied = {name: state.applied for name, state in self._states.items()}
+        since = iceberg_writers.format_since(self._cut, applied)
         values = {
             iceberg_tables.SEQUENCE: str(sequence),
             iceberg_writers.SINCE: since,
