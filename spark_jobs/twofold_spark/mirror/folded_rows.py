@@ -26,7 +26,7 @@ from twofold_spark.sources.topic_names import reload_command
 
 @dataclass(frozen=True, slots=True)
 class FoldedRows:
-    """A topic's batch, folded; its cached data is held until it is merged."""
+    """A topic's batch, folded; its cached data stays until it is merged."""
 
     rows: DataFrame
     columns: StructType
@@ -59,8 +59,8 @@ class FoldedRows:
             )
 
 
-def cache_until_closed(frame: DataFrame, held: ExitStack) -> DataFrame:
-    """Cache the frame until `held` is closed.
+def cache_until_closed(frame: DataFrame, caches: ExitStack) -> DataFrame:
+    """Cache the frame until `caches` is closed.
 
     Spark compares a new plan with all cached plans, also those of other tables, in a form that it
     computes at the first comparison. Two threads may then evaluate `from_avro`'s options at once,
@@ -69,7 +69,7 @@ def cache_until_closed(frame: DataFrame, held: ExitStack) -> DataFrame:
     """
     query: Any = frame._jdf.queryExecution()
     query.normalized().canonicalized()
-    held.callback(frame.unpersist)
+    caches.callback(frame.unpersist)
     return frame.persist()
 
 

@@ -36,7 +36,7 @@ def fold_keyed(
     keys: Subject,
     key: tuple[str, ...],
     read_current: Callable[[StructType], DataFrame | None],
-    held: ExitStack,
+    caches: ExitStack,
 ) -> FoldedRows:
     """Fold the records in one pass; a second one only fills in unchanged TOASTed values.
 
@@ -44,7 +44,7 @@ def fold_keyed(
     message key, where the row's column may be null because its type cannot express the value.
     `read_current` reads the table as it is before this batch, with these columns.
     """
-    cached = cache_until_closed(last.select(raw), held)
+    cached = cache_until_closed(last.select(raw), caches)
     found = last.count_partitions(cached)
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
     row = cast("StructType", cached.schema["image"].dataType)
@@ -56,7 +56,7 @@ def fold_keyed(
         records = drop_truncated(decode_changes(raw, last.subject, decoding.CHANGE), truncates)
         own = tuple(name.removeprefix(KEY_TEXT) if name in texts else name for name in key)
         rows, unchanged = toast_values.fill_unchanged(
-            records, own, lambda: None if truncates else read_current(columns), held
+            records, own, lambda: None if truncates else read_current(columns), caches
         )
     else:
         rows = drop_truncated(cached, truncates)

@@ -30,13 +30,13 @@ def _identity(row: StructType, columns: StructType) -> Column:
     ).alias("_identity")
 
 
-def fold_keyless(raw: DataFrame, subject: Subject, held: ExitStack) -> FoldedRows:
+def fold_keyless(raw: DataFrame, subject: Subject, caches: ExitStack) -> FoldedRows:
     """Return each distinct row, and in `_copies` by how many copies it grows or shrinks.
 
     Updates and deletes have the whole old row (REPLICA IDENTITY FULL, which PostgreSQL demands
     here). So an unchanged value that was not sent is in `before`.
     """
-    records = cache_until_closed(decode_changes(raw, subject, decoding.CHANGE), held)
+    records = cache_until_closed(decode_changes(raw, subject, decoding.CHANGE), caches)
     found = (
         records.groupBy("partition")
         .agg(

@@ -88,8 +88,8 @@ class TableMerger:
         `from_truncate` says that it misses changes, and only a reload repairs it.
         """
         began = time.monotonic()
-        with _refusing(table), ExitStack() as held:
-            folded = self._read_and_fold(spark, sink, table, ranges, held, fill=not from_truncate)
+        with _refusing(table), ExitStack() as caches:
+            folded = self._read_and_fold(spark, sink, table, ranges, caches, fill=not from_truncate)
             read = time.monotonic()
             _check_counts(table, ranges, folded.counts)
             if from_truncate and not folded.truncated:
@@ -116,20 +116,20 @@ class TableMerger:
         sink: Sink,
         table: MirrorTable,
         ranges: list[OffsetRange],
-        held: ExitStack,
+        caches: ExitStack,
         *,
         fill: bool,
     ) -> FoldedRows:
         try:
             decided = self._stable.have_passed(spark, ranges)
             raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
-            folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
+            folded = self._fold(raw, sink, table, caches, refresh=False, fill=fill)
             if _differing_counts(ranges, folded.counts):
                 # An offset between two ranges was no marker, but a record of a transaction in doubt
                 # or rolled back.
-                held.close()
+                caches.close()
                 raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided)
-                folded = self._fold(raw, sink, table, held, refresh=False, fill=fill)
+                folded = self._fold(raw, sink, table, caches, refresh=False, fill=fill)
         except Exception as error:
             if "UnknownTopicOrPartition" not in str(error):
                 raise
@@ -141,8 +141,8 @@ class TableMerger:
         if folded.unreadable:
             # Usually a schema is newer than the known ones: ask the registry, and decode every
             # record.
-            held.close()
-            folded = self._fold(raw, sink, table, held, refresh=True, fill=fill)
+            caches.close()
+            folded = self._fold(raw, sink, table, caches, refresh=True, fill=fill)
         if folded.unreadable:
             self._quarantine(raw, sink, table, folded.unreadable)
         return folded
@@ -160,12 +160,12 @@ class TableMerger:
             )
 
     def _fold(
-        self, raw: DataFrame, sink: Sink, table: MirrorTable, held: ExitStack, *, refresh: bool, fill: bool
+        self, raw: DataFrame, sink: Sink, table: MirrorTable, caches: ExitStack, *, refresh: bool, fill: bool
     ) -> FoldedRows:
         subject = self._subject(table, refresh=refresh)
         keys = self._keys[table.topic]
         if keys is None:
-            return fold_keyless(raw, subject, held)
+            return fold_keyless(raw, subject, caches)
 
         def read_current(columns: StructType) -> DataFrame | None:
             # Change the columns first: they must not change between this read and the merge.
@@ -173,7 +173,7 @@ class TableMerger:
             return sink.read_current(table)
 
         current = read_current if fill else lambda _: None
-        return fold_keyed(raw, self._select_last(table, subject, decode_all=refresh), keys, table.key, current, held)
+        return fold_keyed(raw, self._select_last(table, subject, decode_all=refresh), keys, table.key, current, caches)
 
     def _select_last(self, table: MirrorTable, subject: Subject, *, decode_all: bool) -> LastRecords:
         if decode_all:

@@ -29,14 +29,14 @@ _SENT, _MOVED, _TABLE, _LOST = "sent", "moved", "table", "lost"
 
 
 def fill_unchanged(
-    records: DataFrame, key: tuple[str, ...], read_current: Callable[[], DataFrame | None], held: ExitStack
+    records: DataFrame, key: tuple[str, ...], read_current: Callable[[], DataFrame | None], caches: ExitStack
 ) -> tuple[DataFrame, tuple[str, ...]]:
     """Return the last state of every key, filled in, and the columns with unchanged values.
 
     A row's `UNCHANGED` lists the columns whose value the table keeps.
     """
     columns = sorted(row[0] for row in records.select(f.explode("unchanged")).distinct().collect())
-    history = cache_until_closed(_trace_values(records, key, columns), held)
+    history = cache_until_closed(_trace_values(records, key, columns), caches)
     last = history.groupBy(KEY).agg(
         f.max(f.struct("_offset", *(c for c in history.columns if c != "_offset"))).alias("l")
     )
