@@ -290,13 +290,16 @@ class Mirror:
             going_on = {table: number for table, number in applied.items() if str(table) not in stopped}
             try:
                 self._next.advance(sink, last, going_on, stopped)
-                return None if self._place.of_group else sink.publish(self._next.cut)
+                if not self._place.of_group:
+                    self._place.publish_alone(self._prefix, self._next.cut)
             except TableRefused as refused:
                 table = next((each for each in going_on if str(each) == refused.table), None)
                 if table is None:
                     raise
                 self._stop_or_raise(spark, table, last, refused)
                 stopped.add(str(table))
+            else:
+                return
 
     def _describe_tables(self, batch: list[CommitRecord]) -> list[MirrorTable]:
         named = dict.fromkeys(each.topic for record in batch for each in record.ranges)

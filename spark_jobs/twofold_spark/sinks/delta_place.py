@@ -38,7 +38,7 @@ class DeltaPlace(TablePlace):
 
     def make_sink(self, spark: SparkSession, prefix: str) -> DeltaSink:
         folder = member_folder(self._folder, prefix) if self.of_group else self._folder
-        return DeltaSink(spark, prefix, self, folder)
+        return DeltaSink(spark, folder)
 
     def publish(self, cut: GlobalCut) -> None:
         self._append(cut)

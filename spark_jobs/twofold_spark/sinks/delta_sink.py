@@ -23,11 +23,9 @@ from pyspark.sql.types import StructType
 from twofold_spark.errors import Refused
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes, delta_tables, merge_sql
-from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.delta_tables import KEY, SPOILED, DeltaTables, refuse_spoiled
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.merge_sql import escape_literal
-from twofold_spark.sinks.place import Place
 from twofold_spark.sources.decoding import RECORD_PLACE
 
 _QUARANTINE = "twofold.quarantine"
@@ -36,10 +34,8 @@ _QUARANTINE = "twofold.quarantine"
 class DeltaSink:
     """One writer into one folder."""
 
-    def __init__(self, spark: SparkSession, prefix: str, place: Place, folder: str) -> None:
+    def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
-        self._prefix = prefix
-        self._place = place
         self._tables = DeltaTables(spark, folder)
         self._lock = threading.Lock()
         self._states: dict[MirrorTable, tuple[int, int] | None] = {}
@@ -121,9 +117,6 @@ class DeltaSink:
     def version_of(self, table: MirrorTable) -> str | None:
         state = self._states[table]
         return str(state[0]) if state else None
-
-    def publish(self, cut: Cut) -> None:
-        self._place.publish_alone(self._prefix, cut)
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
         delta_tables.forget_marks(self._spark)

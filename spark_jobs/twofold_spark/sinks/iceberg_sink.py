@@ -228,9 +228,6 @@ class IcebergSink:
         version = self._states[str(table)].version
         return str(version) if version is not None else None
 
-    def publish(self, cut: Cut) -> None:
-        self._place.publish_alone(self._prefix, cut)
-
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
         own = self._place.read_cuts(self._spark).where(f.col("prefix") == self._prefix)
         named = own.select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()

@@ -10,7 +10,7 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from twofold_spark.sinks.cuts import NO_LIMIT, Cut, CutLimit, GlobalCut
+from twofold_spark.sinks.cuts import NO_LIMIT, CutLimit, GlobalCut
 
 _FEW_ROWS = 10_000
 SMALL_TABLE_ROWS = 200_000
@@ -94,9 +94,6 @@ class Sink(Protocol):
 
     def version_of(self, table: MirrorTable) -> str | None:
         """Return the table's version as this job left it; None while it has none."""
-
-    def publish(self, cut: Cut) -> None:
-        """Make the cut of the mirror's only source visible; it is durable when this returns."""
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
         """Compact the small files of these tables, and remove versions that were replaced more than

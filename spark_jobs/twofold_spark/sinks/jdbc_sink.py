@@ -1,10 +1,10 @@
 """The mirror in PostgreSQL: all tables of a batch, and its cut, change in one transaction.
 
 Spark writes each table's folded rows into a staging table, over as many connections as it likes.
-`publish` then merges all of them, changes columns, and writes the cut, in one transaction, for all
-sources (`jdbc_place`). So a reader sees whole cuts without versions; for several statements it uses
-a REPEATABLE READ transaction. A killed batch leaves a staging table, and the next batch replaces
-it. The last cut says what was applied: it is in the commit that holds the rows.
+`JdbcPlace.publish` then merges all of them, changes columns, and writes the cut, in one
+transaction, for all sources. So a reader sees whole cuts without versions; for several statements
+it uses a REPEATABLE READ transaction. A killed batch leaves a staging table, and the next batch
+replaces it. The last cut says what was applied: it is in the commit that holds the rows.
 
 The job writes into tables that it created, and into the schema `twofold`. A table of the same name
 that existed before is refused, so that nobody mirrors a database into itself.
@@ -24,7 +24,6 @@ from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.row_columns import OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
-from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.jdbc_tables import Names
 from twofold_spark.sinks.mirror_database import (
@@ -68,7 +67,7 @@ class JdbcSink:
         """Do nothing: PostgreSQL merges, and Spark only brings the rows there."""
 
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
-        """Check the columns' names; the tables change in the transaction of `publish`."""
+        """Check the columns' names; the tables change in the transaction of the cut."""
         jdbc_tables.check_name_lengths(self._names, table, columns.names)
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
@@ -99,9 +98,6 @@ class JdbcSink:
 
     def version_of(self, table: MirrorTable) -> str | None:  # noqa: ARG002
         return jdbc_tables.NOW
-
-    def publish(self, cut: Cut) -> None:
-        self._place.publish_alone(self._prefix, cut)
 
     def merge_staged(self, run: Run) -> None:
         """Merge what is staged, in the transaction of the cut."""

@@ -17,6 +17,7 @@ from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
+from twofold_spark.sinks.place import Place
 
 ACCOUNTS = table("accounts", {"id": "int8", "owner": "text", "balance": "int8"})
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text", "extra": "text"})
@@ -262,8 +263,10 @@ class _Crash(Exception):
 class _CrashingSink:
     """Fails at the n-th step that leaves something behind: a merge or a published cut."""
 
-    def __init__(self, sink: Sink, steps: int) -> None:
+    def __init__(self, sink: Sink, place: Place, steps: int) -> None:
         self._sink = sink
+        self._publish = place.publish_alone
+        place.publish_alone = self._publish_alone  # type: ignore[method-assign]
         self._steps_left = steps
 
     def __getattr__(self, name: str) -> Any:
@@ -274,9 +277,9 @@ class _CrashingSink:
         self._sink.merge(table, batch, sequence=sequence)
         self._step()
 
-    def publish(self, cut: Cut) -> None:
+    def _publish_alone(self, prefix: str, cut: Cut) -> None:
         self._alive()
-        self._sink.publish(cut)
+        self._publish(prefix, cut)
         self._step()
 
     def _alive(self) -> None:
@@ -290,8 +293,8 @@ class _CrashingSink:
             raise _Crash
 
 
-def _crashing(steps: int) -> Callable[[Sink], Sink]:
-    return lambda sink: cast("Sink", _CrashingSink(sink, steps))
+def _crashing(steps: int) -> Callable[[Sink, Place], Sink]:
+    return lambda sink, place: cast("Sink", _CrashingSink(sink, place, steps))
 
 
 def _total(lake: Lake, names: Iterable[str], **at: int) -> int:

@@ -23,15 +23,16 @@ from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
 from twofold_spark.sinks.iceberg_tables import MAIN, full_name, load_table
 from twofold_spark.sinks.interface import Sink
+from twofold_spark.sinks.place import Place
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
 
 
-def _killed_before_the_cut(sink: Sink) -> Sink:
-    def publish(cut: Cut) -> None:
-        raise Killed(cut)
+def _killed_before_the_cut(sink: Sink, place: Place) -> Sink:
+    def publish(prefix: str, cut: Cut) -> None:
+        raise Killed(prefix, cut)
 
-    sink.publish = publish  # type: ignore[method-assign]
+    place.publish_alone = publish  # type: ignore[method-assign]
     return sink
 
 
@@ -176,7 +177,7 @@ def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake, mon
     names = [lake.writer.table(table(name, {"id": "int8", "v": "int8"}), partitions=1) for name in "abcde"]
     touched: list[list[str]] = []
 
-    def watched(sink: Sink) -> Sink:
+    def watched(sink: Sink, _: Place) -> Sink:
         maintain = sink.maintain
 
         def note(tables: Collection[str], keep: dt.timedelta) -> None:
@@ -203,14 +204,14 @@ def test_a_table_that_was_dropped_between_merge_and_cut_holds_no_other_up(lake: 
     lake.mirror()
     _commit(lake, 2)
 
-    def dropped(sink: Sink) -> Sink:
-        publish = sink.publish
+    def dropped(sink: Sink, place: Place) -> Sink:
+        publish = place.publish_alone
 
-        def publish_without_it(cut: Cut) -> None:
+        def publish_without_it(prefix: str, cut: Cut) -> None:
             lake.drop("t")
-            publish(cut)
+            publish(prefix, cut)
 
-        sink.publish = publish_without_it  # type: ignore[method-assign]
+        place.publish_alone = publish_without_it  # type: ignore[method-assign]
         return sink
 
     lake.mirror(around=dropped)

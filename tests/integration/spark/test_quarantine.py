@@ -12,6 +12,7 @@ from fixtures.spark import KEPT_SHORT, Killed, Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.sinks.interface import Sink
+from twofold_spark.sinks.place import Place
 
 pytestmark = pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 REASONS = {1: "malformed Avro", 2: "not framed, or unknown schema id 2130706432"}
@@ -68,7 +69,7 @@ class _KilledBehindTheQuarantine:
         raise Killed
 
 
-def _killed(sink: Sink) -> Sink:
+def _killed(sink: Sink, _: Place) -> Sink:
     return cast("Sink", _KilledBehindTheQuarantine(sink))
 
 

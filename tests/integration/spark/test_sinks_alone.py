@@ -29,6 +29,7 @@ class _Job:
     """A sink in a session of its own, as each job has it; a batch is one more copy of one row."""
 
     spark: SparkSession
+    prefix: str
     place: Place
     sink: Sink
 
@@ -39,7 +40,7 @@ class _Job:
             spark.conf.set(name, value)
         place = lake.make_place()
         place.open(spark, (lake.prefix,))
-        return cls(spark, place, place.make_sink(spark, lake.prefix))
+        return cls(spark, lake.prefix, place, place.make_sink(spark, lake.prefix))
 
     def applied(self, *tables: MirrorTable) -> list[int]:
         return [self.sink.read_applied(table) for table in tables]
@@ -53,7 +54,8 @@ class _Job:
 
     def publish(self, sequence: int, *tables: MirrorTable) -> None:
         versions = {str(table): version for table in tables if (version := self.sink.version_of(table)) is not None}
-        self.sink.publish(Cut(sequence, sequence, 0, whole=True, versions=versions, backfilling=(), stopped=()))
+        cut = Cut(sequence, sequence, 0, whole=True, versions=versions, backfilling=(), stopped=())
+        self.place.publish_alone(self.prefix, cut)
 
     def copies(self, table: MirrorTable) -> int:
         """How often the row is there."""

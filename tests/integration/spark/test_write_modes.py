@@ -142,5 +142,5 @@ def test_spark_looks_for_changed_files_first_only_where_large_tables_are_rewritt
     with lake.writer.commit() as tx:
         tx.upsert("rows", {"id": 1, "v": "one"})
     seen: list[str | None] = []
-    lake.mirror(around=lambda sink: _Watched(sink, seen))
+    lake.mirror(around=lambda sink, _: _Watched(sink, seen))
     assert seen == [looks]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 import pytest
@@ -70,7 +69,9 @@ def test_a_frame_of_the_stack_is_no_cause() -> None:
 
 
 class _OneTransaction:
-    """A sink whose one transaction has all tables, and rejects one of them."""
+    """A sink and a place whose one transaction has all tables, and rejects one of them."""
+
+    of_group = False
 
     def __init__(self) -> None:
         self.published: list[Cut] = []
@@ -78,7 +79,7 @@ class _OneTransaction:
     def version_of(self, _: MirrorTable) -> str:
         return "now"
 
-    def publish(self, cut: Cut) -> None:
+    def publish_alone(self, _: str, cut: Cut) -> None:
         if str(TABLE) in cut.versions:
             refused = TableRefused(
                 "public.t: rejected", at_stake="its changes", repair="`twofold backfill start public.t`"
@@ -87,6 +88,8 @@ class _OneTransaction:
             raise refused
         self.published.append(cut)
 
+    def close(self) -> None: ...
+
 
 @pytest.mark.parametrize("choice", ["go-on", "stop"])
 def test_a_table_that_only_the_transaction_of_all_rejects_is_left_out_of_the_next(
@@ -94,10 +97,9 @@ def test_a_table_that_only_the_transaction_of_all_rejects_is_left_out_of_the_nex
 ) -> None:
     said: list[str] = []
     nothing = cast("Any", None)
-    place = cast("Any", SimpleNamespace(of_group=False, close=lambda: None))
-    mirror = Mirror(nothing, nothing, "bank", place, on_table_error=choice, warn=said.append)
-    monkeypatch.setattr(mirror._topic, "read_after", lambda *_: iter(()))  # no later reload
     sink, record = _OneTransaction(), CommitRecord(5, 3, 30, 0, 1, 2, (), (), "s")
+    mirror = Mirror(nothing, nothing, "bank", cast("Any", sink), on_table_error=choice, warn=said.append)
+    monkeypatch.setattr(mirror._topic, "read_after", lambda *_: iter(()))  # no later reload
     stopped: set[str] = set()
     tables = {TABLE: 2, replace(TABLE, name="other"): 2}
     if choice == "stop":
