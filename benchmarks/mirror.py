@@ -46,7 +46,7 @@ from pyspark.sql.avro.functions import from_avro
 from helpers.spark.ground import jobs_ground
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.changelog.changelog_job import Changelog
-from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sources.kafka_client import Kafka

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from twofold_spark import session
 from twofold_spark.job.arguments import check_partitioning, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
-from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher

@@ -25,8 +25,7 @@ from twofold_common.global_cut import Member, greatest_cut, greatest_step
 from twofold_common.global_loads import Loads
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused
-from twofold_spark.mirror.applied_batch import AppliedBatch
-from twofold_spark.mirror.batching import MaintenanceSchedule
+from twofold_spark.mirror.batching import AppliedBatch, MaintenanceSchedule
 from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import RANGES_PER_BATCH, Mirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport

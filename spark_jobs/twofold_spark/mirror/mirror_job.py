@@ -24,8 +24,13 @@ from typing import Literal
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.mirror.applied_batch import AppliedBatch
-from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule, split_into_batches
+from twofold_spark.mirror.batching import (
+    AppliedBatch,
+    BatchSizer,
+    MaintenanceQueue,
+    MaintenanceSchedule,
+    split_into_batches,
+)
 from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.start_check import choose_catch_up, find_records
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from twofold_avro.names import TopicNames
 from twofold_spark.errors import grant_command
-from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.sources.kafka_client import Kafka, open_admin
 
 HEARTBEAT_S = 10.0

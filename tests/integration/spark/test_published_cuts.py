@@ -16,7 +16,7 @@ from helpers.spark.bank import opened
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.mirror import batching
-from twofold_spark.mirror.applied_batch import AppliedBatch
+from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks import iceberg_branches
 from twofold_spark.sinks.cuts import Cut
