@@ -1,4 +1,4 @@
-"""Divides commit records into batches, reports a batch, and says when tables are maintained. Pure."""
+"""Divides commit records into batches, reports a batch, and schedules maintenance. Pure."""
 
 from __future__ import annotations
 
