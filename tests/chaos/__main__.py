@@ -34,7 +34,7 @@ from chaos.report import APART_RESULTS, GROUP_RESULTS, RESULTS, rounds, totals
 from chaos.trial import Trial
 from twofold.stack import temporary_folder
 
-ROUND_S, GROUP_ROUND_S = 90, 240
+ROUND_S, GROUP_ROUND_S = 90, 345
 SINKS = tuple(GROUP_RESULTS)
 
 

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +37,22 @@ class _Server(Protocol):
     def pid(self) -> int: ...
     def stop(self) -> None: ...
     def kill(self) -> None: ...
+
+
+class Storms:
+    """The times in which faults may begin, from now on."""
+
+    def __init__(self, storms: Sequence[tuple[float, float]]) -> None:
+        self._storms = storms
+        self._begun = time.monotonic()
+
+    def wait_s(self) -> float:
+        """How long it is to the next storm; 0 within one."""
+        now = time.monotonic() - self._begun
+        return next((max(0.0, begin - now) for begin, end in self._storms if now < end), float("inf"))
+
+
+ALWAYS = Storms([(0.0, float("inf"))])
 
 
 class Faults:
@@ -70,12 +86,15 @@ class Faults:
         self.failure: BaseException | None = None
         self._seen = 0
 
-    def lane(self, plan: Iterator[Fault], until: threading.Event) -> None:
+    def lane(self, plan: Iterator[Fault], until: threading.Event, storms: Storms = ALWAYS) -> None:
         """One after the other, until told."""
         try:
             for fault in plan:
                 if until.wait(fault.gap):
                     return
+                while calm_s := storms.wait_s():
+                    if until.wait(min(calm_s + fault.gap, threading.TIMEOUT_MAX)):
+                        return
                 if fault.kind in LANES["connector"]:
                     self._wait_for_life(until)
                 if self.befall(fault, until):

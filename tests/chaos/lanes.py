@@ -24,6 +24,7 @@ LANES: Final = {
 """Kinds of faults by lane, and how often each is drawn beside the others of its lane.
 Late requests have four lanes, since of each producer one at a time is withheld."""
 
+THE_MIRROR: Final = "the mirror"
 GROUP_LANES: Final = {
     "a connector": {"connector-kill": 5, "connector-pause": 2, "connector-stop": 2},
     "a database": {
@@ -33,7 +34,7 @@ GROUP_LANES: Final = {
         "broker-kill": 3, "broker-stop": 1, "broker-pause": 3, "registry-kill": 1, "registry-stop": 1, "registry-pause": 1,
         "net-cut": 3, "net-freeze": 2, "net-halfopen": 2, "net-delay": 2,
     },
-    "the mirror": {"spark-kill": 2, "spark-stop": 1, "spark-pause": 1},
+    THE_MIRROR: {"spark-kill": 2, "spark-stop": 1, "spark-pause": 1},
     "coordinator": {"coordinator-kill": 3, "coordinator-pause": 1},
 }  # fmt: skip
 """Those of a source group, by how many members a fault stops. The other kinds need a second
@@ -51,18 +52,21 @@ GAP_S: Final = {
     "late main.2": (0.1, 1.0),
     "late pool": (0.1, 1.0),
     "late pool too": (0.1, 1.0),
-    "a connector": (4.0, 16.0),
-    "a database": (4.0, 16.0),
+    "a connector": (0.3, 4.0),
+    "a database": (0.5, 5.0),
     "what all share": (0.2, 3.0),
-    "the mirror": (45.0, 90.0),
-    "coordinator": (2.0, 12.0),
+    THE_MIRROR: (70.0, 120.0),
+    "coordinator": (0.5, 5.0),
 }
 """From the end of a fault to the next of its lane."""
 
-CALM_S: Final = {"what all share": (25.0, 45.0)}
-"""The lanes whose faults come in bursts, and how much longer it is from one burst to the next."""
-BURST: Final = 3
-"""A burst has so many faults on average."""
+STORM_S, CALM_S = (8.0, 14.0), (14.0, 26.0)
+"""The lanes of a group except the mirror's have their faults in storms that all share.
+
+A global cut needs a frontier of every member. Where each lane had its own times, some member was
+always away, and a round had four cuts.
+"""
+FIRST_STORM_S: Final = (1.0, 3.0)
 
 NET_VICTIMS: Final = {"a database": ("postgres",), "what all share": ("broker", "broker", "registry")}
 """Whose network is meant in a lane; in the others it is anybody's."""

@@ -21,6 +21,9 @@ _ENDS_WITH_KAFKA = (1, 3, 8)
 answers; who keeps it starts it again. What does not pass by itself is found at the end: the tables
 lack rows."""
 _TO_THE_END_S = 240
+_PATIENCE = ("--kafka", "request.timeout.ms=8000", "--kafka", "socket.connection.setup.timeout.ms=4000")
+"""As the connectors have it: the client's own half a minute is a third of a round for each
+connection that the network forgets."""
 
 
 class MirrorJob:
@@ -36,7 +39,7 @@ class MirrorJob:
         self.environment = {**environment, **quick, **interpreted.write_settings(folder / "conf")}
         self._job = [
             sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--warehouse", str(self.lake),
-            "--batch-rows", "20000", "--maintain-every", "20", *arguments,
+            "--batch-rows", "20000", "--maintain-every", "20", *_PATIENCE, *arguments,
         ]  # fmt: skip
         self._prefixes = prefixes
         self.keeper = Keeper(

@@ -15,7 +15,19 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from chaos.lanes import ANYBODY, BURST, CALM_S, FAILPOINTS, GAP_S, GROUP_LANES, LANES, NET_VICTIMS, OTHERS_S, SECONDS
+from chaos.lanes import (
+    ANYBODY,
+    CALM_S,
+    FAILPOINTS,
+    FIRST_STORM_S,
+    GAP_S,
+    GROUP_LANES,
+    LANES,
+    NET_VICTIMS,
+    OTHERS_S,
+    SECONDS,
+    STORM_S,
+)
 
 PROMOTABLE: Final = ("17", "18")
 """Versions of PostgreSQL whose slots survive a promotion."""
@@ -99,7 +111,7 @@ class Plan:
             yield Fault(
                 kind,
                 victim=rng.randrange(60),
-                gap=round(_gap(lane, rng) * self.pace, 2),
+                gap=round(rng.uniform(*GAP_S[lane]) * self.pace, 2),
                 seconds=round(rng.uniform(*SECONDS.get(kind, OTHERS_S)), 2),
                 detail=_detail(lane, kind, rng),
             )
@@ -115,6 +127,15 @@ class Plan:
             table = rng.choice(["register", "docs", "scratch", "bank_a", "shapes", "bulk", "notes"])
             more = rng.choices(["start", "pause", "resume"], k=rng.randint(1, 4)) if rng.random() < 0.5 else []
             yield rng.uniform(8, 25), table, ("start", *more)
+
+    def storms(self, seconds: float) -> list[tuple[float, float]]:
+        """When the storms of a group's round begin and end."""
+        rng, begin, found = random.Random(f"{self.seed} storms"), 0.0, list[tuple[float, float]]()
+        while begin < seconds:
+            begin += rng.uniform(*(CALM_S if found else FIRST_STORM_S)) * self.pace
+            found.append((begin, end := begin + rng.uniform(*STORM_S)))
+            begin = end
+        return found
 
     def group_reloads(self) -> Iterator[tuple[float, int, str]]:
         """Tables to be reloaded by their member's number, how long after the one before."""
@@ -154,12 +175,6 @@ def _settings(rng: random.Random, seed: int, kinds: Collection[str], version: st
         turn_rows=rng.choice([20, 500, 20_000]),
         clock="clock" in kinds and seed % 3 == 0,
     )
-
-
-def _gap(lane: str, rng: random.Random) -> float:
-    gap = rng.uniform(*GAP_S[lane])
-    ends_burst = lane in CALM_S and rng.random() < 1 / BURST
-    return gap + rng.uniform(*CALM_S[lane]) if ends_burst else gap
 
 
 def _detail(lane: str, kind: str, rng: random.Random) -> str:

@@ -16,10 +16,12 @@ until nothing is prepared any more.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import heapq
 import itertools
 import os
 import random
+import socket
 import sys
 import threading
 import time
@@ -39,7 +41,7 @@ THINK_S: Final = 1.0
 PLAIN: Final = 0.3
 """So many transfers stay within one database, and are not prepared."""
 ROLLED_BACK: Final = 0.15
-NONE_VERY_LATE_S: Final = 20.0
+NONE_VERY_LATE_S: Final = 45.0
 """On average so long after one very late transfer comes the next. While one waits, all transfers
 behind it wait as well.
 """
@@ -50,6 +52,8 @@ STRETCH_S: Final = 30.0
 in one half does not hold back the other.
 """
 RECOVERY_EVERY_S: Final = 2.0
+ANSWER_S: Final = 5.0
+"""A server without an answer for so long is lost: a network may forget a connection."""
 _SESSION: Final = "SET lock_timeout = '300ms'"
 
 
@@ -65,8 +69,10 @@ class Sessions:
         session = self._open.get(database)
         if session is None or session.closed:
             session = psycopg.connect(self._dsns[database], autocommit=True)
-            session.execute(_SESSION)
             self._open[database] = session
+            statements = (_SESSION, *statements)
+        patience = threading.Timer(ANSWER_S, _cut_off, (session.fileno(),))
+        patience.start()
         try:
             for statement in statements:
                 cursor = session.execute(statement.encode())
@@ -74,6 +80,14 @@ class Sessions:
         except psycopg.Error:
             session.close()
             raise
+        finally:
+            patience.cancel()
+
+
+def _cut_off(descriptor: int) -> None:
+    """Let whoever waits for an answer on this connection find it closed."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class Log:

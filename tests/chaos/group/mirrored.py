@@ -86,7 +86,7 @@ def open_session(warehouse: Path, folders: Mapping[str, Path], jars: str, *, in_
 class Mirrored:
     """The global cuts of a warehouse or a folder."""
 
-    look_every_s = 10.0
+    look_every_s = 15.0
 
     def __init__(self, spark: SparkSession, prefixes: list[str], place: Place) -> None:
         self._spark = spark

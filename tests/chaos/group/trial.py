@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import psycopg
 
-from chaos.faults import Faults
+from chaos.faults import ALWAYS, Faults, Storms
 from chaos.ground import Database, Servers, write_configuration
 from chaos.group import bank
 from chaos.group.checker_process import CheckerProcess
 from chaos.keeper import Keeper
-from chaos.lanes import GROUP_LANES
+from chaos.lanes import GROUP_LANES, THE_MIRROR
 from chaos.mirror import MirrorJob
 from chaos.plan import VERSIONS, Settings, draw, draw_group
 from twofold.stack import PostgresServer
@@ -262,9 +262,13 @@ class GroupTrial:
             time.sleep(0.1)
 
     def _under_faults(self, faults: Faults, sources: list[Source]) -> None:
-        over = threading.Event()
+        over, storms = threading.Event(), Storms(self.plan.storms(self.seconds))
         lanes = [
-            threading.Thread(target=faults.lane, args=(self.plan.faults(lane, self.kinds), over), daemon=True)
+            threading.Thread(
+                target=faults.lane,
+                args=(self.plan.faults(lane, self.kinds), over, ALWAYS if lane == THE_MIRROR else storms),
+                daemon=True,
+            )
             for lane in GROUP_LANES
         ]
         lanes.append(threading.Thread(target=self._reload, args=(sources, over), daemon=True))

@@ -6,20 +6,23 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from chaos.faults import ALWAYS, Storms
 from chaos.group import bank
 from chaos.group.coordinator import Log
 from chaos.group.mirrored import InDelta, Mirrored
 from chaos.group.shown import GlobalCut, Shown, sum_up
 from chaos.group.topics import NEVER, Spans, visible_since
-from chaos.lanes import BURST, CALM_S, GAP_S, GROUP_KINDS
+from chaos.lanes import CALM_S, GROUP_KINDS, STORM_S
 from chaos.plan import VERSIONS, draw, draw_group
 from chaos.reading import Record
+from fixtures.connector import wait_until
 from twofold.gids import parser
 
 
@@ -55,13 +58,22 @@ def test_branches_that_are_left_are_so_for_whoever_reads_the_log(tmp_path: Path)
         assert each.all_left_until == 50.5
 
 
-def test_what_all_share_has_faults_in_bursts_with_a_calm_between() -> None:
-    drawn = draw(5, GROUP_KINDS).faults("what all share", GROUP_KINDS)
-    gaps = [next(drawn).gap for _ in range(600)]
-    long = [gap for gap in gaps if gap >= CALM_S["what all share"][0]]
-    assert all(gap <= GAP_S["what all share"][1] or gap in long for gap in gaps)
-    assert 0.8 < len(long) * BURST / len(gaps) < 1.2
-    assert {fault.detail for fault, _ in zip(drawn, range(100), strict=False)} == {"", "broker", "registry"}
+def test_faults_of_a_group_come_in_storms_with_a_calm_between() -> None:
+    plan = draw(5, GROUP_KINDS)
+    storms = plan.storms(600)
+    assert storms == plan.storms(600)
+    assert all(STORM_S[0] <= end - begin <= STORM_S[1] for begin, end in storms)
+    assert all(CALM_S[0] <= begin - end <= CALM_S[1] for (_, end), (begin, _) in pairwise(storms))
+    assert storms[0][0] < CALM_S[0] < 600 < storms[-1][1]
+
+
+def test_a_lane_waits_for_the_next_storm() -> None:
+    storms = Storms([(0.0, 0.05), (60.0, 70.0)])
+    assert storms.wait_s() == 0
+    wait_until(lambda: storms.wait_s() > 0, 5, "the first storm is over")
+    assert 50 < storms.wait_s() < 60
+    assert Storms([]).wait_s() == float("inf")
+    assert ALWAYS.wait_s() == 0
 
 
 def test_a_group_has_every_version_and_one_standby() -> None:
