@@ -5,10 +5,13 @@ why the next cut waits.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from twofold_common.global_waits import LongWait
 from twofold_spark.sinks import cut_rows
@@ -17,6 +20,7 @@ from twofold_spark.sinks.merge_sql import escape_literal
 from twofold_spark.sinks.place import Place
 
 WAITS = "twofold.global_waits"
+_WAITS_VIEW = "_twofold_waits"
 _WAIT_COLUMNS = (
     "global_id string, since timestamp, "
     "branches array<struct<prefix: string, state: string, sequence: bigint, lsn: bigint, gids: array<string>>>, "
@@ -88,21 +92,24 @@ class TablePlace(Place):
             self._compact(table, keep)
 
     def replace_waits(self, waits: Iterable[LongWait]) -> None:
-        name, rows = self._name(WAITS), " UNION ALL ".join(map(_wait_row, waits))
-        self._spark.sql(f"INSERT OVERWRITE {name} {rows}" if rows else f"DELETE FROM {name}")
+        name, rows = self._name(WAITS), [_make_wait_row(each) for each in waits]
+        if not rows:
+            self._spark.sql(f"DELETE FROM {name}")
+            return
+        # One task for all of them: a UNION ALL is planned and run row by row.
+        listed = f.from_json(f.lit(json.dumps(rows)), f"array<struct<{_WAIT_COLUMNS}>>")
+        self._spark.range(0, 1, 1, 1).select(f.inline(listed)).createOrReplaceTempView(_WAITS_VIEW)
+        self._spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {_WAITS_VIEW}")
 
 
-def _wait_row(each: LongWait) -> str:
-    branches = ", ".join(
-        f"named_struct('prefix', {_text(place.prefix)}, 'state', {_text(place.state)}, 'sequence', {place.sequence}L, "
-        f"'lsn', {place.lsn}L, 'gids', CAST(array({', '.join(map(_text, place.gids))}) AS array<string>))"
-        for place in each.wait.places
-    )
-    held = ", ".join(
-        f"named_struct('prefix', {_text(prefix)}, 'commits', {count}L)" for prefix, count in each.held.items()
-    )
-    since = f"current_timestamp() - make_dt_interval(0, 0, 0, {each.waited_s:.3f})"
-    return f"SELECT {_text(each.wait.global_id)}, {since}, array({branches}), array({held})"
+def _make_wait_row(each: LongWait) -> dict[str, Any]:
+    since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=each.waited_s)
+    return {
+        "global_id": each.wait.global_id,
+        "since": since.isoformat(timespec="microseconds"),
+        "branches": [place._asdict() for place in each.wait.places],
+        "held": [{"prefix": prefix, "commits": count} for prefix, count in each.held.items()],
+    }
 
 
 def _text(value: str) -> str:
