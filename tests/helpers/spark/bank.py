@@ -166,3 +166,19 @@ class Reader(threading.Thread):
         self.join()
         assert self.failure is None, self.failure
         assert set(self.totals) == {(MONEY, TOKENS)}, self.totals
+
+
+def assert_cuts_right(lake: Lake, bank: Bank, *, all_of_them: bool = False) -> None:
+    """Each cut that is kept has what the bank had then. PostgreSQL has the last one alone.
+
+    A cut takes a second to read: if not `all_of_them`, some are looked at.
+    """
+    if lake.choice.name == "jdbc":
+        return
+    cuts = f"delta.`{lake.choice.address}/twofold/cuts`" if lake.choice.address else f"{lake.catalog}.twofold.cuts"
+    sequences = [row[0] for row in lake.spark.sql(f"SELECT sequence FROM {cuts} WHERE whole").collect()]
+    chosen = sequences if all_of_them else random.Random(4).sample(sequences, min(4, len(sequences)))
+    for sequence in chosen:
+        assert totals(lake, sequence=sequence) == (MONEY, TOKENS), sequence
+        tokens = lake.cut(sequence=sequence)["public.tokens"]
+        assert lake.rows("tokens", tokens) == bank.tokens[sequence], sequence

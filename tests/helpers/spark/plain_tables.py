@@ -1,5 +1,5 @@
-"""The mirror's tables as programs read them that know nothing of the product: pyiceberg, and SQL
-in PostgreSQL.
+"""The mirror's tables as programs read them that know nothing of the product: pyiceberg, Delta's
+own reader, and SQL in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -7,12 +7,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
 from psycopg.rows import dict_row
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
+from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.spark import Lake
 from helpers.spark.bank import MONEY
@@ -67,6 +69,40 @@ class IcebergTables:
         return sum(sum(scan.to_arrow().column("balance").to_pylist()) for scan in scans)
 
 
+class DeltaTables:
+    """By Delta's own reader in Spark; cuts by the versions that `twofold/cuts` names. In Delta a
+    table's name may have more than the last cut.
+    """
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._spark = spark
+        self._folder = Path(folder)
+
+    def read_rows(self, name: str) -> list[dict[str, Any]]:
+        return [row.asDict(recursive=True) for row in self._load("public", name).collect()]
+
+    def read_total(self) -> int | None:
+        cuts = self._read_cuts()
+        return self._add_up(cuts[max(cuts)]) if cuts else None
+
+    def read_totals(self) -> dict[int, int]:
+        return {sequence: self._add_up(versions) for sequence, versions in self._read_cuts().items()}
+
+    def _read_cuts(self) -> dict[int, Mapping[str, int]]:
+        if not any((self._folder / "twofold" / "cuts" / "_delta_log").glob("*.json")):
+            return {}
+        return _find_versions(row.asDict(recursive=True) for row in self._load("twofold", "cuts").collect())
+
+    def _add_up(self, versions: Mapping[str, int]) -> int:
+        loaded = (self._load("public", name, version=versions[f"public.{name}"]) for name in _BANK)
+        return sum(row["balance"] for table in loaded for row in table.select("balance").collect())
+
+    def _load(self, *path: str, version: int | None = None) -> DataFrame:
+        reader = self._spark.read.format("delta")
+        reader = reader if version is None else reader.option("versionAsOf", version)
+        return reader.load(str(self._folder.joinpath(*path)))
+
+
 class PostgresTables:
     """By SQL, in one snapshot; there is the last cut alone."""
 
@@ -91,6 +127,8 @@ class PostgresTables:
 def open_tables(lake: Lake) -> PlainTables:
     """Return the tables of a lake whose catalog is its warehouse's own, or of its other sink."""
     match lake.choice.name:
+        case "delta":
+            return DeltaTables(lake.spark, lake.choice.address)
         case "jdbc":
             return PostgresTables(lake.choice.address)
         case _:

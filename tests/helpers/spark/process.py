@@ -22,14 +22,20 @@ def running(
     program: Sequence[str] = ("-m", "twofold_spark"),
 ) -> AbstractContextManager[subprocess.Popen[str]]:
     """A job on the lake, in a process group of its own."""
-    line = [
+    return in_its_own_group(make_line(lake, *arguments, command=command, program=program), environment)
+
+
+def make_line(
+    lake: Lake, *arguments: str, command: str = "mirror", program: Sequence[str] = ("-m", "twofold_spark")
+) -> list[str]:
+    """The job's command line."""
+    return [
         sys.executable, *program, command,
         "--bootstrap", lake.writer.bootstrap, "--registry", lake.writer.registry, "--prefix", lake.prefix,
         "--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--java-home", str(java.spark_java_home()),
         *(("--sink", "=".join(filter(None, (lake.choice.name, lake.choice.address)))) if command == "mirror" else ()),
         *lake.place, *arguments,
     ]  # fmt: skip
-    return in_its_own_group(line, environment)
 
 
 def job_environment() -> dict[str, str]:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from fixtures.connector import wait_until
 from fixtures.spark import Lake
 from helpers.spark import process as spark_process
-from helpers.spark.bank import MONEY, TOKENS, Bank, Reader, opened, totals
+from helpers.spark.bank import Reader, assert_cuts_right, opened
 from helpers.spark.writer import table
 from twofold.stack.process import choose_port
 from twofold_common.mirror_place import MirrorPlace, parse_place
@@ -65,7 +65,7 @@ def test_kill_9_leaves_tables_right_and_every_cut_whole_and_sigterm_ends_it_well
         bank.stop()
         reader.stop()
     _finished(kept)
-    _check_cuts(kept, bank, all_of_them=kills > 1)
+    assert_cuts_right(kept, bank, all_of_them=kills > 1)
 
 
 @pytest.mark.slow
@@ -123,20 +123,6 @@ def _finished(lake: Lake) -> None:
     assert process.returncode == 0, said
     assert "Traceback" not in said
     lake.assert_equal()
-
-
-def _check_cuts(lake: Lake, bank: Bank, *, all_of_them: bool = False) -> None:
-    """A cut takes a second to read: the short form looks at some of them. PostgreSQL has the last
-    one alone."""
-    if lake.choice.name == "jdbc":
-        return
-    cuts = f"delta.`{lake.choice.address}/twofold/cuts`" if lake.choice.address else f"{lake.catalog}.twofold.cuts"
-    sequences = [row[0] for row in lake.spark.sql(f"SELECT sequence FROM {cuts} WHERE whole").collect()]
-    chosen = sequences if all_of_them else random.Random(4).sample(sequences, min(4, len(sequences)))
-    for sequence in chosen:
-        assert totals(lake, sequence=sequence) == (MONEY, TOKENS), sequence
-        tokens = lake.cut(sequence=sequence)["public.tokens"]
-        assert lake.rows("tokens", tokens) == bank.tokens[sequence], sequence
 
 
 def test_a_refusal_is_told_in_its_own_words_alone(lake: Lake) -> None:
@@ -217,7 +203,7 @@ def test_of_two_jobs_on_one_checkpoint_one_ends_and_every_cut_is_right(lake: Lak
     bank.stop()
     assert ended.returncode == 5, said
     assert "at stake:" in said
-    _check_cuts(lake, bank)
+    assert_cuts_right(lake, bank)
 
 
 @pytest.mark.slow

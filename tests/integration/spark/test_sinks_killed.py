@@ -59,7 +59,7 @@ def _run_to_the_end(lake: Lake, command: str) -> None:
     assert process.returncode == 0, end
 
 
-@pytest.mark.parametrize("kept", ["jdbc"], indirect=True)
+@pytest.mark.parametrize("kept", ["delta", "jdbc"], indirect=True)
 def test_a_killed_mirror_equals_its_source(kept: Lake, connector: Maker) -> None:
     """After every fourth kill the checkpoint is lost as well."""
     rng = random.Random(random.getrandbits(32))

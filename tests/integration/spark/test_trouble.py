@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import subprocess
 import time
 from typing import Any
 
@@ -12,8 +14,18 @@ from pyspark.sql import SparkSession
 
 from fixtures.spark import Lake
 from helpers.security.guards import Door
+from helpers.spark import process as spark_process
 from helpers.spark.writer import Open, table
 from twofold_spark.errors import SetupError, TableRefused
+
+_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+
+
+def _may_mount() -> bool:
+    try:
+        return subprocess.run([*_NAMESPACE, "true"], capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        return False
 
 
 def _rows(lake: Lake, *names: str, ids: range) -> None:
@@ -163,6 +175,31 @@ def test_an_error_of_spark_in_one_table_is_that_tables(lake: Lake) -> None:
         tx.truncate(t)
     _rows(lake, t, ids=range(7))
     lake.mirror()
+    lake.assert_equal()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not _may_mount(), reason="no file system can be mounted here")
+def test_a_full_disk_is_told_in_one_sentence_and_the_next_start_goes_on(lake: Lake) -> None:
+    """The warehouse is a file system of some megabytes, which the job alone sees."""
+    t = lake.writer.table(table("t", {"id": "int8", "body": "text"}), partitions=1)
+    rng = random.Random(1)
+    with lake.writer.commit() as tx:
+        for number in range(4_000):
+            tx.upsert(t, {"id": number, "body": rng.randbytes(1_000).hex()})
+    lake.writer.visible()
+    job = spark_process.make_line(lake, "--trigger", "available-now")
+    mounted = 'mount -t tmpfs -o size=2m full "$0" && exec "$@"'
+    line = [*_NAMESPACE, "sh", "-c", mounted, str(lake.warehouse), *job]
+    with spark_process.in_its_own_group(line) as process:
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 3, said
+    assert "make room" in said.splitlines()[-1], said
+    assert "py4j" not in said, said
+    assert "\tat " not in said, said
+    with spark_process.running(lake, "--trigger", "available-now") as process:
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
     lake.assert_equal()
 
 
