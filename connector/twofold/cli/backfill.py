@@ -124,12 +124,14 @@ def estimate(config_file: Path | None, tables: tuple[str, ...], *, as_json: bool
 
 
 def _estimate_report(found: LoadEstimate, replicas: int) -> list[str]:
+    from twofold.inspect import load_estimate  # noqa: PLC0415  (loads the clients)
+
     lines = [
         f"{each.table}  {'rows not known' if each.rows is None else f'about {each.rows:,} rows'}, {_size(each.bytes)} in PostgreSQL, about {_size(each.kafka_bytes)} in Kafka"
         for each in found.tables
     ]
     time = (
-        "the time is not known before a first load"
+        f"the time is not known before {load_estimate.ROWS_MIN:,} rows were loaded"
         if found.seconds is None
         else f"about {found.seconds:,.0f} s at {found.per_second:,.0f} rows a second, as earlier loads have shown"
     )

@@ -27,6 +27,8 @@ RECORDS_MAX = 100_000
 """The last so many offsets of the commit records are searched for chunks."""
 PAUSE_MS = 10_000
 """Between chunks of one load is less; a longer time is not part of one."""
+ROWS_MIN = 10_000
+"""Fewer rows show no rate: a table of one row takes as long as one of a thousand."""
 RECORD_BYTES = 10
 """About what a record has beside its row, compressed."""
 COMPRESSED = 0.5
@@ -56,7 +58,7 @@ class LoadEstimate:
     bytes: int
     kafka_bytes: int
     per_second: float | None
-    """Rows a second that earlier loads have shown; None: there are none."""
+    """Rows a second that earlier loads have shown; None: they had too few rows."""
     seconds: float | None
 
 
@@ -118,4 +120,4 @@ def _shown_rate(config: Config) -> float | None:
         if before is not None and at - before < PAUSE_MS:
             rows, ms = rows + commit.rows, ms + at - before
         before = at
-    return rows * 1000 / ms if rows and ms else None
+    return rows * 1000 / ms if rows >= ROWS_MIN and ms else None

@@ -36,7 +36,7 @@ def test_a_load_is_estimated_before_init_and_at_the_rate_of_the_last(connector: 
     assert here.ask("SELECT count(*) FROM pg_publication") == 0
     said = here.twofold("backfill", "estimate", "public.account", ok=True).stdout
     assert f"public.account  about {ROWS:,} rows, " in said
-    assert "the time is not known before a first load" in said
+    assert "the time is not known before 10,000 rows were loaded" in said
     assert "did you mean public.account?" in here.twofold("backfill", "estimate", "public.acount").stderr
 
     assert here.init().returncode == 0
@@ -50,3 +50,13 @@ def test_a_load_is_estimated_before_init_and_at_the_rate_of_the_last(connector: 
 
     here.configure({"backfill": {"rows_per_second": 100}})
     assert estimated(here, "public.account")["seconds"] == pytest.approx(ROWS / 100)
+
+
+def test_a_load_of_few_rows_shows_no_rate(connector: Maker) -> None:
+    """Each of its tables takes a tenth of a second, whatever is in it."""
+    here = connector(init=False)
+    here.sql(SCHEMA, "INSERT INTO account VALUES (1, 0, '')", "INSERT INTO transfer VALUES ('a', 1, 1)")
+    assert here.init().returncode == 0
+    with here.carrying():
+        ready(here)
+    assert estimated(here)["seconds"] is None
