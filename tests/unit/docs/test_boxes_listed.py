@@ -13,6 +13,7 @@ from twofold.config import Config
 
 PAGES = ["README.md", *sorted(str(p.relative_to(ROOT)) for part in ("learn", "use") for p in (ROOT / "docs" / part).glob("*.md"))]  # fmt: skip
 BOXES = "tests/integration/docs/test_boxes.py"
+SPARK = "tests/integration/docs/test_boxes_of_spark.py"
 SECURED = "tests/integration/ops/test_security.py"
 INSTALL = "tests/integration/ops/test_install.py"
 RUN_BY = {
@@ -38,11 +39,8 @@ RUN_BY = {
         "python3 -m zipfile": "tests/integration/spark/test_cluster.py",
         "s3.endpoint": "tests/integration/spark/test_object_store.py",
         "public.accounts: 5 rows": "tests/integration/spark/test_last_commit.py",
-        "twofold-spark mirror    ": "tests/integration/spark/test_driver.py",
         "from twofold_spark import DeltaReader": "tests/integration/spark/test_cuts.py",
-        "from twofold_spark import Kafka": "tests/integration/spark/test_branches.py",
-        "twofold-spark mirror ... ": "tests/integration/spark/test_group_mirror.py",
-        "cut = read_cut": "tests/integration/spark/test_group_mirror.py",
+        "": SPARK,
     },
 }
 """By page and the beginning of the first line: the test that types the box, or does the same in
