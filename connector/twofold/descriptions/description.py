@@ -202,9 +202,9 @@ class Description:
     @classmethod
     def from_json(cls, found: Mapping[str, Any], publication: str) -> Self:
         """Return the description in the JSON of `source.table_descriptions`, of one publication."""
-        # An unlogged table may be in the publication of a schema, and is not sent.
-        listed = found["publications"] if found["persistence"] == "p" else ()
-        own = next((each for each in listed if each["name"] == publication), None)
+        own = next((each for each in found["publications"] if each["name"] == publication), None)
+        if own and not _is_sent(found, own):
+            own = None
         return cls(
             major=found["major"],
             oid=found["oid"],
@@ -275,6 +275,14 @@ def _key(*values: Any) -> KeyIndex:
     """Return the index of values as JSON has them."""
     index, constraint, usable, primary, replica_identity, columns = values
     return KeyIndex(index, constraint, usable, primary, replica_identity, tuple(columns))
+
+
+def _is_sent(found: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+    """Whether a publication sends changes of this table under the table's own name: an unlogged
+    table may be in the publication of a schema, and of a root and its partitions it sends one.
+    """
+    is_hidden = own["by_parent"] if own["via_root"] else found["kind"] == "p"
+    return found["persistence"] == "p" and not is_hidden
 
 
 def _published(*values: Any) -> Publication:

@@ -78,15 +78,16 @@ WITH RECURSIVE wanted AS (
     SELECT parts.root, jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)) AS labels
       FROM parts JOIN pg_catalog.pg_enum e ON e.enumtypid = parts.type GROUP BY parts.root
 ), members AS (
-    SELECT leaf, publication, jsonb_agg(DISTINCT oid::bigint) AS oids FROM (
-        SELECT above.leaf, r.prpubid AS publication, r.oid
+    SELECT leaf, publication, jsonb_agg(DISTINCT oid::bigint) AS oids, bool_or(by_parent) AS by_parent FROM (
+        SELECT above.leaf, r.prpubid AS publication, r.oid, above.height > 0 AS by_parent
           FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.oid
         UNION ALL
-        SELECT above.leaf, s.pnpubid, s.oid
+        SELECT above.leaf, s.pnpubid, s.oid, above.height > 0
           FROM above JOIN pg_catalog.pg_class b ON b.oid = above.oid
           JOIN pg_catalog.pg_publication_namespace s ON s.pnnspid = b.relnamespace
         UNION ALL
-        SELECT wanted.oid, p.oid, p.oid FROM wanted, pg_catalog.pg_publication p WHERE p.puballtables) member
+        SELECT above.leaf, p.oid, p.oid, above.height > 0
+          FROM above CROSS JOIN pg_catalog.pg_publication p WHERE p.puballtables) member
      GROUP BY leaf, publication
 ), published AS (
     SELECT members.leaf, jsonb_agg(jsonb_build_object(
@@ -94,6 +95,7 @@ WITH RECURSIVE wanted AS (
                'operations', concat(CASE WHEN p.pubinsert THEN 'i' END, CASE WHEN p.pubupdate THEN 'u' END,
                                     CASE WHEN p.pubdelete THEN 'd' END, CASE WHEN p.pubtruncate THEN 't' END),
                'via_root', p.pubviaroot, 'generated', coalesce(to_jsonb(p) ->> 'pubgencols', 'n'), 'members', members.oids,
+               'by_parent', members.by_parent,
                'filter', CASE WHEN s.oid IS NULL THEN left(encode(sha256(convert_to(r.prqual::text, 'UTF8')), 'hex'), 16) END,
                'columns', CASE WHEN s.oid IS NULL THEN to_jsonb(r.prattrs::smallint[]) END) ORDER BY p.oid) AS publications
       FROM members

@@ -15,6 +15,7 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.topics import fold
 from twofold.config import load
+from twofold.descriptions.staleness import AWAY
 from twofold.doctor import postgres
 from twofold.inspect.status_report import read_status
 from twofold.run.initialisation import initialise
@@ -186,6 +187,10 @@ class Walk:
                 found[case.name] = rows, has
         return found
 
+    def is_away(self, table: str) -> bool:
+        pins = [r for r in self.here.records("progress") if isinstance(r, dict) and r.get("table") == table]
+        return bool(pins) and pins[-1]["stored"] == AWAY
+
     def has_the_root(self, table: str) -> bool:
         """Whether the table's topic has the rows of the partitioned table."""
         state: dict[tuple[int, str], Any] = {}
@@ -244,7 +249,7 @@ def test_with_and_without_event_triggers(
         walk.change("live")
         here.caught_up(180)
         assert not stays_wrong(walk, "live")
-        for topic, option in (("p.root", "true"), ("p.leaf", "false")):
+        for topic, option in (("p.root", "true"), ("p.leaf", "false"), ("p.root", "true"), ("p.leaf", "false")):
             here.sql(
                 f"ALTER PUBLICATION {here.prefix} SET (publish_via_partition_root = {option})",
                 "UPDATE p.root SET v = v + 10 WHERE id > 1",
@@ -253,6 +258,8 @@ def test_with_and_without_event_triggers(
             )
             here.caught_up(180)
             wait_until(partial(walk.has_the_root, topic), 45, topic)
+            if not told and topic == "p.root":
+                wait_until(partial(walk.is_away, "leaf"), 30, "a look has not found the partition")
     walk.change("away")
     with here.carrying():
         here.caught_up(180)

@@ -34,7 +34,7 @@ TABLE: dict[str, Any] = {
     "publications": [
         {
             "name": "p", "oid": 3, "row": 5, "owner": 10, "operations": "iudt", "via_root": False, "generated": "n",
-            "members": [4], "filter": None, "columns": None,
+            "members": [4], "by_parent": False, "filter": None, "columns": None,
         }
     ],
 }  # fmt: skip
@@ -52,6 +52,19 @@ def test_a_message_tells_numbers_and_usable_keys() -> None:
     assert [column.number for column in found.described.columns] == [1, 3]
     assert found.described.usable_keys == (frozenset({"id"}),)
     assert found.described.publication is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "by_parent", "via_root", "is_sent"),
+    [("r", True, False, True), ("r", True, True, False), ("r", False, True, True), ("p", False, False, False), ("p", False, True, True), ("p", True, True, False)],
+)  # fmt: skip
+def test_of_a_root_and_its_partitions_a_publication_has_those_that_it_sends(
+    kind: str, by_parent: bool, via_root: bool, is_sent: bool
+) -> None:
+    published = TABLE["publications"][0] | {"via_root": via_root, "by_parent": by_parent}
+    found = told({"table": TABLE | {"kind": kind, "publications": [published]}})
+    assert found is not None
+    assert (found.described.publication is not None) == is_sent
 
 
 def spoilt(place: str, value: object) -> dict[str, Any]:
