@@ -201,7 +201,9 @@ class Loading:
             return
         for stale in self._tables.pins.take_stale():
             pin, name = self._tables.pins[stale.topic], self._name(stale.topic)
-            if isinstance(stale.lacking, NeedsReload) and self._reloads(stale.topic, stale.relation):
+            if isinstance(stale.lacking, NeedsReload) and stale.relation not in self._published:
+                self._tables.pins.put_back(stale)  # a message told of it before a look found it
+            elif isinstance(stale.lacking, NeedsReload) and self._reloads(stale.topic, stale.relation):
                 _log.warning("%s is stale: %s; it is reloaded (source.reload_up_to)", name, stale.lacking.reason)
                 self._tables.pins.reload(stale.topic)
                 self._apply(stale.topic, load_life.ReloadDue())
@@ -212,8 +214,8 @@ class Loading:
 
     def _reloads(self, topic: str, oid: int) -> bool:
         """Whether a stale topic of this table is reloaded by itself."""
-        relation, rows = self._published.get(oid), (self._rows or {}).get(oid, 0)
-        if relation is None or self._lives[topic].is_paused:
+        relation, rows = self._published[oid], (self._rows or {}).get(oid, 0)
+        if self._lives[topic].is_paused:
             return False
         return 0 < self._reload_up_to >= rows and self._tables.is_loadable(relation)
 

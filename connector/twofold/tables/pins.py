@@ -315,6 +315,10 @@ class Pins:
         found, self._stale = self._stale, []
         return [each for each in found if each.topic in self._pins and not self._lives.is_emptying(each.topic)]
 
+    def put_back(self, stale: StaleTopic) -> None:
+        """Keep what was taken for the next call."""
+        self._stale.append(stale)
+
     def reload(self, topic: str) -> None:
         """Note that the topic is being reloaded: the load is newer than the description."""
         if now := Description.from_text(self._pins[topic].stored):

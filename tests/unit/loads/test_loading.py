@@ -480,3 +480,29 @@ def test_a_commit_record_has_the_tables_that_are_stale_by_the_pins_it_travels_wi
     for pins in ({}, other, {TOPIC: pin("ready")}):
         here.merger.commit(COMMIT, PROGRESS, pins=pins)
     assert [commit.stale for commit in here.topic.commits] == [(TOPIC,), (TOPIC, *other), (*other,)]
+
+
+class Looks:
+    """Finds first no table, then one."""
+
+    def __init__(self) -> None:
+        relation = Relation(7, "public", "account", "default", ())
+        self._results = [DescribedTables((), {}, {}), DescribedTables((relation,), {}, {7: 5})]
+
+    def take_result(self) -> DescribedTables | None:
+        return self._results.pop(0) if self._results else None
+
+
+def test_a_stale_table_that_no_look_has_found_yet_waits_for_one(world: Making, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message told that it is published again."""
+    for name in ("announce", "note_descriptions"):
+        monkeypatch.setattr(Tables, name, lambda *_: None)
+    monkeypatch.setattr(Tables, "is_loadable", lambda *_: True)
+    here = world(replace(pin("ready"), relation=7, stale="it was not published for a time", reload_due=True))
+    here.loading = Loading(here.loads, here.tables, here.executor, here.commands, Looks(), reload_up_to=10, check_s=0)
+    assert not list(here.loading.turn())
+    assert here.tables.pins[TOPIC].reload_due
+    assert not here.tables.lives.is_emptying(TOPIC)
+    assert not list(here.loading.turn())
+    assert here.tables.lives.is_emptying(TOPIC)
+    here.until_ready()
