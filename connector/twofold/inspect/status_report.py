@@ -255,7 +255,7 @@ def choose_topics(tables: Collection[str], known: Mapping[tuple[str, str], str],
     found = [_find(name, known) for name in tables]
     if unknown := [name for name, topic in zip(tables, found, strict=True) if topic is None]:
         names = [table_argument(*table) for table in known]
-        alike = [near for name in unknown for near in get_close_matches(name, names, n=1)]
+        alike = [near for name in unknown for near in _alike(name, known) or get_close_matches(name, names, n=1)]
         hint = f"did you mean {' '.join(alike)}?" if alike else f"it has {_some(names)}"
         raise UsageError(f"not published: {_some(unknown)}; the publication is {publication}, {hint}")
     return [topic for topic in found if topic]
@@ -270,6 +270,11 @@ def _find(name: str, known: Mapping[tuple[str, str], str]) -> str | None:
         return known[table]
     alike = [topic for (schema, table_), topic in known.items() if f"{schema}.{table_}" == name]
     return alike[0] if len(alike) == 1 else None
+
+
+def _alike(name: str, known: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the tables of this name in any schema, as arguments of a command."""
+    return [table_argument(schema, table) for schema, table in known if table == name]
 
 
 def _some(names: Sequence[str]) -> str:
