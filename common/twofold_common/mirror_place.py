@@ -24,6 +24,8 @@ class MirrorPlace:
     """Whether the mirror said that it ends."""
     of_group: bool = False
     """Whether its cuts are those of a source group: global cuts."""
+    stream_id: str = ""
+    """The stream whose commit records it applies: topics that are made again are another one."""
 
 
 def parse_place(text: str | None, group: str) -> MirrorPlace:
@@ -40,6 +42,7 @@ def parse_place(text: str | None, group: str) -> MirrorPlace:
             None if told_ms is None else int(told_ms) / 1000,
             bool(said.get("ended", False)),
             bool(said.get("of_group", False)),
+            str(said.get("stream_id", "")),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SetupError(

@@ -110,7 +110,7 @@ class PositionWaiter:
     def _wait_for_mirror(self, lsn: Lsn, enough: int, deadline: float, timeout_s: float, *, is_global: bool) -> None:
         while True:
             place = self._ask_mirror()
-            if place is not None:
+            if place is not None and place.stream_id == self._last.stream_id:
                 if is_global and not place.of_group:
                     raise SetupError(
                         f"the mirror of {self._prefix} is not that of a source group, so it publishes no global cuts: wait for the mirror, or start one with --source-group"
@@ -119,9 +119,16 @@ class PositionWaiter:
                 if place.applied_lsn >= lsn or place.sequence >= enough:
                     return
             if time.monotonic() >= deadline:
-                said = _place(place) if place else f"no mirror has said in the group {self._prefix}.mirror where it is"
+                said = self._say_mirror(place)
                 raise self._late(lsn, timeout_s, "in the global cut" if is_global else "in the mirror", said)
             time.sleep(_POLLED_S)
+
+    def _say_mirror(self, place: MirrorPlace | None) -> str:
+        if place is None:
+            return f"no mirror has said in the group {self._prefix}.mirror where it is"
+        if place.stream_id != self._last.stream_id:
+            return f"the mirror reads topics of {self._prefix} that were made again since"
+        return _place(place)
 
     def _ask_mirror(self) -> MirrorPlace | None:
         group = f"{self._prefix}.mirror"

@@ -154,6 +154,10 @@ class ActionExecutor:
         return {(identity.xid, identity.gid) for identity in tuple(self._prepared)}
 
     @property
+    def stream_id(self) -> str:
+        return self._origin.stream_id
+
+    @property
     def pins(self) -> Mapping[str, Pin]:
         """What is pinned of each table, by topic."""
         return self._tables.pins.all

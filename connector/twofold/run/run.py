@@ -120,6 +120,10 @@ class Run:
         self._batch_since: float | None = None
         self._reported: ReportedPositions | None = None
 
+    @property
+    def stream_id(self) -> str:
+        return self._executor.stream_id
+
     def go(self, observer: Observer) -> None:
         """Run until a stop; then commit and report what is gathered."""
         self._observer = observer

@@ -193,7 +193,7 @@ def _run(next_run: _NextRun, stop: threading.Event, observer: Observer, recovere
         )
         recovered.set()
         last_refusal.forget_where_kafka_does_not_know(next_run.config)
-        observer.recovered(run.state)
+        observer.recovered(run.state, run.stream_id)
         run.go(observer)
     if refused is not None and not stop.is_set():
         raise refused.refusal

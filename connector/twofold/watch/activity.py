@@ -44,6 +44,7 @@ class Activity:
         self._backfills: tuple[BackfillProgress, ...] = ()
         self._journal = Journal()
         self._outage: Outage | None = None
+        self._stream_id = ""
 
     def recovering(self) -> None:
         with self._lock:
@@ -54,8 +55,9 @@ class Activity:
             self._enter("standby", why)
             self._journal.write(self._clock(), "standby", "standing by", why)
 
-    def recovered(self, state: State) -> None:
+    def recovered(self, state: State, stream_id: str = "") -> None:
         with self._lock:
+            self._stream_id = stream_id
             self._turned = time.monotonic()
             self._commits.clear()
             self._in_doubt.clear()
@@ -169,7 +171,12 @@ class Activity:
             return Positions()
         gathered = state.batch.transactions if state.batch else 0
         return Positions(
-            state.read_lsn, state.applied_lsn, state.flush, state.sequence, self._commits.transactions + gathered
+            state.read_lsn,
+            state.applied_lsn,
+            state.flush,
+            state.sequence,
+            self._commits.transactions + gathered,
+            self._stream_id,
         )
 
     def _enter(self, phase: Phase, detail: str) -> None:

@@ -51,6 +51,7 @@ class Positions:
     sequence: int = 0
     waiting: int = 0
     """Transactions that were read and are not yet committed in Kafka."""
+    stream_id: str = ""
 
     @property
     def handled(self) -> Lsn:

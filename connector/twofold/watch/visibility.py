@@ -1,7 +1,7 @@
 """Whether a position of the source is visible, as a running connector knows: `/api/wait`.
 
-In Kafka it knows by itself, also between two progress records. How far the mirror is it asks Kafka,
-at most every 50 ms, however many wait.
+What is committed in Kafka it knows by itself. How far the mirror is it asks Kafka, at most every 50
+ms, however many wait.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from twofold_common.positions import Lsn, format_lsn, parse_lsn
 WAIT_MAX_S: Final = 5.0
 """So long one answer may take: who waits for longer asks again."""
 _POLLED_S: Final = 0.05
+_NOWHERE: Final = MirrorPlace(-1, Lsn(0), 0)
 
 
 class BadQuestion(ValueError):
@@ -44,17 +45,15 @@ class Visibility:
         deadline = time.monotonic() + min(timeout_s, WAIT_MAX_S)
         while True:
             at = self._positions()
-            is_visible, place, sequence = at.handled >= lsn, at.handled, at.sequence
+            is_visible, place, sequence = at.applied >= lsn, at.applied, at.sequence
             if until != "kafka":
                 mirror = self._ask()
-                is_there = mirror is not None and (until == "mirror" or mirror.of_group)
+                # A mirror that reads former topics of the prefix counts by other numbers.
+                if mirror is None or mirror.stream_id != at.stream_id or (until == "global" and not mirror.of_group):
+                    mirror = _NOWHERE
                 # Behind the last commit record the source's position moves on without one.
-                is_visible = (
-                    mirror is not None
-                    and is_there
-                    and (mirror.applied_lsn >= lsn or (is_visible and mirror.sequence >= sequence))
-                )
-                place, sequence = (mirror.applied_lsn, mirror.sequence) if mirror and is_there else (Lsn(0), 0)
+                is_visible = mirror.applied_lsn >= lsn or (is_visible and mirror.sequence >= sequence)
+                place, sequence = mirror.applied_lsn, mirror.sequence
             if is_visible or time.monotonic() >= deadline:
                 return {
                     "visible": is_visible,

@@ -133,7 +133,8 @@ def _reporter(metrics: JobMetrics, progress: ProgressPublisher) -> Callable[[App
             cut_sequence=applied.cut.sequence,
             tables_stopped=len(applied.cut.stopped_tables),
         )
-        progress.publish(applied)
+        if applied.is_shown:
+            progress.publish(applied)
         print_progress(str(applied))
 
     return report

@@ -116,6 +116,8 @@ class AppliedBatch:
     """From the source's commit to now; meaningful if both clocks agree."""
     stages: Mapping[str, float]
     """Seconds of each stage; fold and merge are sums over tables that run at once."""
+    is_shown: bool = True
+    """Whether readers see the cut: not that of a member that joins its source group."""
 
     def __str__(self) -> str:
         return (

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -130,8 +131,8 @@ class GroupMirror:
         applied_at = self._clock()
         cut = self._publish(chosen)
         self._report_publishing(self._clock() - applied_at)
-        for mirror, batch in batches:
-            mirror.report(batch)
+        for prefix, batch in batches:
+            self._mirrors[prefix].report(replace(batch, is_shown=prefix in cut.members))
         if cut.members:
             self._report(cut)
         self._is_maintenance_due |= self._schedule.is_due(cut.number - 1, cut.number)
@@ -184,16 +185,16 @@ class GroupMirror:
             self._mirrors.keys(), parts.keys(), named_after_s=self._named_after_s, warn=self._warn
         )
 
-    def _apply(self, chosen: Mapping[str, int]) -> list[tuple[Mirror, AppliedBatch]]:
+    def _apply(self, chosen: Mapping[str, int]) -> list[tuple[str, AppliedBatch]]:
         """Bring these members to their parts; return the batches, which are published later."""
-        batches: list[tuple[Mirror, AppliedBatch]] = []
+        batches: list[tuple[str, AppliedBatch]] = []
 
         def apply(prefix: str) -> None:
             topics, mirror, spark = self._topics[prefix], self._mirrors[prefix], self._sessions[prefix]
             if chosen[prefix] > mirror.cut.sequence:
                 held = topics.find_records(chosen[prefix])
                 applied = mirror.apply_up_to(spark, chosen[prefix], held=held, behind=topics.offset)
-                batches.extend((mirror, batch) for batch in applied)
+                batches.extend((prefix, batch) for batch in applied)
             topics.advance_to(chosen[prefix])
 
         self._at_once(chosen, apply)

@@ -52,7 +52,7 @@ class ProgressPublisher:
         self._pending: Any = None
         self._has_warned = False
         self._lock = threading.Lock()
-        self._last: tuple[int, dict[str, int]] | None = None
+        self._last: tuple[int, dict[str, int | str]] | None = None
         """The offset and the cut that were written last, by this process or by an earlier one."""
         self._ending = threading.Event()
         self._heartbeat = threading.Thread(target=self._repeat, name="mirror-progress", daemon=True)
@@ -64,7 +64,12 @@ class ProgressPublisher:
     def publish(self, applied: AppliedBatch) -> None:
         """Send the offset without waiting; the next call looks at the answer."""
         cut = applied.cut
-        progress = {"sequence": cut.sequence, "applied_lsn": cut.applied_lsn, "committed_us": cut.committed_us}
+        progress: dict[str, int | str] = {
+            "sequence": cut.sequence,
+            "applied_lsn": cut.applied_lsn,
+            "committed_us": cut.committed_us,
+            "stream_id": cut.stream_id,
+        }
         with self._lock:
             self._last = cut.offset + 1, progress
             self._write(*self._last)
@@ -98,17 +103,18 @@ class ProgressPublisher:
                 return
             self._ending.wait(HEARTBEAT_S)
 
-    def _read(self) -> tuple[int, dict[str, int]] | None:
+    def _read(self) -> tuple[int, dict[str, int | str]] | None:
         """Return what an earlier mirror wrote, so that one without work publishes that it runs."""
         answer = self._admin.listConsumerGroupOffsets(self._group).partitionsToOffsetAndMetadata()
         found = answer.get(_ANSWER_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS).get(self._partition)
         try:
             progress, _ = json.JSONDecoder().raw_decode(found.metadata() if found is not None else "")
-            return found.offset(), {name: int(progress[name]) for name in ("sequence", "applied_lsn", "committed_us")}
+            numbers = {name: int(progress[name]) for name in ("sequence", "applied_lsn", "committed_us")}
+            return found.offset(), {**numbers, "stream_id": str(progress["stream_id"])}
         except (ValueError, KeyError, TypeError):
             return None
 
-    def _write(self, offset: int, progress: dict[str, int], *, ended: bool = False) -> None:
+    def _write(self, offset: int, progress: dict[str, int | str], *, ended: bool = False) -> None:
         self._check_answer()
         told = {"told_ms": time.time_ns() // 1_000_000, "ended": ended}
         text = json.dumps({**progress, **told, **({"of_group": True} if self._of_group else {})})

@@ -354,26 +354,30 @@ def test_a_position_that_is_not_reached_ends_with_status_4_and_how_far_it_is(ban
 def test_a_position_in_the_mirror_is_waited_for(bank: Installation) -> None:
     position = behind_commit(bank, "INSERT INTO unpublished (filler) VALUES ('x')")
     bank.twofold("wait", position, ok=True)
-    last = bank.records("progress")
-    sequence = max(each["sequence"] for each in last if isinstance(each, dict) and "sequence" in each)
+    records = [each for each in bank.records("progress") if isinstance(each, dict) and "sequence" in each]
+    sequence, stream_id = max((each["sequence"], each["stream_id"]) for each in records)
     missing = bank.twofold("wait", position, "--until", "mirror", "--timeout", "0.5")
     assert missing.returncode == 4
     assert f"no mirror has said in the group {bank.prefix}.mirror where it is" in missing.stderr
-    write_mirror_place(bank, sequence - 1)
+    write_mirror_place(bank, sequence + 900, stream_id="of the former topics")
+    former = bank.twofold("wait", position, "--until", "mirror", "--timeout", "0.5")
+    assert former.returncode == 4
+    assert f"the mirror reads topics of {bank.prefix} that were made again since" in former.stderr
+    write_mirror_place(bank, sequence - 1, stream_id=stream_id)
     late = bank.twofold("wait", position, "--until", "mirror", "--timeout", "0.5")
     assert late.returncode == 4
     assert f"in the mirror within 0.5 s: it is at 0/1, commit record {sequence - 1};" in late.stderr
     # Behind the last commit record the source moves on, and the mirror has nothing to publish.
-    write_mirror_place(bank, sequence)
+    write_mirror_place(bank, sequence, stream_id=stream_id)
     bank.twofold("wait", position, "--until", "mirror", ok=True)
     alone = bank.twofold("wait", position, "--until", "global")
     assert alone.returncode == 3
     assert "is not that of a source group" in alone.stderr
-    write_mirror_place(bank, sequence, of_group=True)
+    write_mirror_place(bank, sequence, stream_id=stream_id, of_group=True)
     bank.twofold("wait", position, "--until", "global", ok=True)
 
 
-def write_mirror_place(here: Installation, sequence: int, **more: bool) -> None:
+def write_mirror_place(here: Installation, sequence: int, **more: str | bool) -> None:
     """As a mirror does."""
     words = json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0, **more})
     place = TopicPartition(f"{here.prefix}.commits", 0, 5, words)

@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from fixtures.connector import Installation, Maker
+from fixtures.connector import Installation, Maker, wait_until
 from twofold.config import load
 from twofold.errors import SetupError
 from twofold.watch.mirror_view import MirrorView
@@ -33,8 +33,12 @@ def write(here: Installation, words: str) -> None:
     partition = TopicPartition(f"{here.prefix}.commits", 0, 5, words)
     asked = ConsumerGroupTopicPartitions(f"{here.prefix}.mirror", [partition])
     admin: Any = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    for future in admin.alter_consumer_group_offsets([asked]).values():
-        future.result(20)
+
+    def is_written() -> bool:
+        (answer,) = admin.alter_consumer_group_offsets([asked]).values()
+        return all(each.error is None for each in answer.result(20).topic_partitions)
+
+    wait_until(is_written, 30, "the group's coordinator takes it")
 
 
 def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:

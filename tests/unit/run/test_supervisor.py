@@ -66,7 +66,7 @@ def test_how_far_recoveries_look_back(
     )
 
     class Run:
-        state = None
+        state, stream_id = None, ""
 
         def go(self, _observer: object) -> NoReturn:
             raise ENDED[len(looked) - 1]

@@ -17,7 +17,8 @@ from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn
 
 BUSY = Positions(read=Lsn(0x300), applied=Lsn(0x200), sequence=7, waiting=1)
-IDLE = Positions(read=Lsn(0x300), applied=Lsn(0x200), sequence=7)
+READ = Positions(read=Lsn(0x300), applied=Lsn(0x200), sequence=7, waiting=0)
+IDLE = Positions(read=Lsn(0x300), applied=Lsn(0x300), sequence=7)
 
 
 def seen(question: str, at: Positions = IDLE, mirror: MirrorPlace | None = None) -> Any:
@@ -26,10 +27,16 @@ def seen(question: str, at: Positions = IDLE, mirror: MirrorPlace | None = None)
 
 @pytest.mark.parametrize(
     ("position", "at", "expected"),
-    [("0/200", BUSY, True), ("0/201", BUSY, False), ("0/300", IDLE, True), ("0/301", IDLE, False)],
+    [
+        ("0/200", BUSY, True),
+        ("0/201", BUSY, False),
+        ("0/300", READ, False),
+        ("0/300", IDLE, True),
+        ("0/301", IDLE, False),
+    ],
 )
 def test_in_kafka(position: str, at: Positions, expected: bool) -> None:
-    """What was read and has nothing to publish is there too."""
+    """What was read is not there before Kafka has committed it, or progress behind it."""
     assert seen(f"position={position}", at) is expected
 
 
@@ -46,6 +53,13 @@ def test_in_kafka(position: str, at: Positions, expected: bool) -> None:
 )
 def test_in_a_mirror(position: str, mirror: MirrorPlace | None, expected: bool) -> None:
     assert seen(f"position={position}&until=mirror", IDLE, mirror) is expected
+
+
+def test_a_mirror_of_former_topics_is_nowhere() -> None:
+    """Its numbers and positions are those of another stream."""
+    at = Positions(applied=Lsn(0x300), sequence=7, stream_id="now")
+    assert seen("position=0/300&until=mirror", at, MirrorPlace(900, Lsn(0x900), 0, stream_id="then")) is False
+    assert seen("position=0/300&until=mirror", at, MirrorPlace(7, Lsn(0x200), 0, stream_id="now")) is True
 
 
 def test_a_global_cut_is_that_of_a_groups_mirror() -> None:
