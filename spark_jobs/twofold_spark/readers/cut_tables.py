@@ -3,7 +3,8 @@
     cut = read_cut(spark)                       # the last one
     cut = read_cut(spark, at=dt.datetime(...))  # the last one that was committed by then
     cut = read_cut(spark, sequence=4711)        # or as of a commit record, or lsn=...
-    cut["public.accounts"].join(cut["public.entries"], ...)
+    accounts, entries = cut["public.accounts"], cut["public.entries"]
+    accounts.join(entries, accounts.id == entries.account)
 
 In the mirror of a source group every global transaction is whole or absent, and a table's name
 begins with its source's topic prefix:
@@ -56,6 +57,8 @@ class Tables(Mapping[str, DataFrame]):
             for prefix, part in cut.members.items()
             for name in (*part.versions, *part.stopped_tables)
         }
+        self._frames: dict[str, DataFrame] = {}
+        """A join's condition names columns of the frames that it joins, so a table is one frame."""
 
     @property
     def cut(self) -> Cut:
@@ -76,6 +79,11 @@ class Tables(Mapping[str, DataFrame]):
         return tuple(name for name, (prefix, table) in places if table in self.members[prefix].stale)
 
     def __getitem__(self, name: str) -> DataFrame:
+        if name not in self._frames:
+            self._frames[name] = self._read(name)
+        return self._frames[name]
+
+    def _read(self, name: str) -> DataFrame:
         prefix, table = self._places[name]
         cut = self.members[prefix]
         if table in cut.stopped:

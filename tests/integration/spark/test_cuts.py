@@ -91,6 +91,8 @@ def test_a_table_in_backfill_is_refused_and_left_out_until_it_is_over(lake: Lake
         early["public.loading"]
     assert early["public.loaded"].count() == 1
     assert (set(late), late["public.loading"].count()) == ({"public.loaded", "public.loading"}, 2)
+    on_id = late["public.loaded"].id == late["public.loading"].id
+    assert late["public.loaded"].join(late["public.loading"], on_id).count() == 2
 
 
 @versioned
