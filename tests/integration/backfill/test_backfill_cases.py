@@ -293,6 +293,7 @@ def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
             60,
             "it is waited for",
         )
+        wait_until(lambda: here.read("line"), what="the command is executed: the truncate is there")
         writer = threading.Thread(target=write)
         writer.start()
         try:
