@@ -246,7 +246,7 @@ def test_from_standby_rows_are_read_by_the_key_of_their_position(version: str, m
     made: list[Pair] = []
 
     def make(**options: Any) -> Installation:
-        made.append(make_pair(version, init=False, **options))
+        made.append(make_pair(version, **{**options, "init": False}))
         return made[0].here
 
     pairs = Pairs(make, before_init=lambda: made[0].wait_for_replay())  # noqa: PLW0108  (it is made later)
