@@ -11,10 +11,11 @@ Times are microseconds since 1970 as plain ints, as in the bytes, so nothing is 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import fastavro
 
@@ -54,6 +55,26 @@ class Record:
         if left := len(body) - stream.tell():
             raise MalformedRecord(f"its bytes go on behind the {cls.__name__} record, for {left}")
         return value
+
+
+_R = TypeVar("_R", bound=Record)
+
+
+class RecordDecoder:
+    """A decoder of records of all versions; it asks for their schemas once, by their ids."""
+
+    def __init__(self, schema_of: Callable[[int], str]) -> None:
+        self._schema_of = schema_of
+        self._writers: dict[tuple[int, type[Record]], Avro] = {}
+        """The writer's schema by its id; None if it is our own."""
+
+    def decode(self, kind: type[_R], message: bytes) -> _R:
+        """Return the value; the errors are those of `Record.from_bytes`, and the schema's."""
+        schema_id, _ = wire.unframe(message)
+        if (schema_id, kind) not in self._writers:
+            writer = json.loads(self._schema_of(schema_id))
+            self._writers[schema_id, kind] = None if writer == fixed(kind.schema_name) else writer
+        return kind.from_bytes(message, self._writers[schema_id, kind])
 
 
 @dataclass(frozen=True, slots=True)

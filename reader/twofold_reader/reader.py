@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from twofold_avro import wire
 from twofold_avro.errors import MalformedRecord, NotFramed
 from twofold_avro.names import TopicNames, topic_of
-from twofold_avro.records import Commit, Range
-from twofold_avro.schemas import fixed
-from twofold_avro.types import Avro
+from twofold_avro.records import Commit, Range, RecordDecoder
 from twofold_common.errors import Refused, UsageError
 from twofold_common.positions import format_lsn, parse_lsn
 from twofold_common.table_names import split_table_name
@@ -53,7 +49,7 @@ class Reader:
         self._not_tables = {names.messages, names.commits, names.progress, names.prepared, names.frontiers}
         schema_of = schemas_at(registry) if isinstance(registry, str) else registry
         self._changes = ChangeDecoder(schema_of)
-        self._decode = _CommitDecoder(schema_of).decode
+        self._records = RecordDecoder(schema_of)
         self._kafka = PrefixTopics(prefix, kafka)
         self._prefix = prefix
 
@@ -114,6 +110,16 @@ class Reader:
             records = self._kafka.read_range(each)
             rows.append(self._changes.read_rows(records, index, outcomes, with_truncates=is_first))
         return assemble(commit, offset, rows, topics, done)
+
+    def _decode(self, message: KafkaRecord) -> Commit:
+        try:
+            return self._records.decode(Commit, message.value() or b"")
+        except (MalformedRecord, NotFramed) as error:
+            raise Refused(
+                f"the commit record in {message.topic()} at offset {message.offset()} cannot be read: {error}",
+                at_stake="all changes that it declares",
+                repair="find who else writes to this topic; then start at 'newest' with nothing stored, and reload each table: twofold backfill start SCHEMA.TABLE",
+            ) from error
 
     def _wanted(self, commit: Commit) -> list[Range]:
         return [each for each in commit.ranges if self._is_wanted(each.topic)]
@@ -196,27 +202,3 @@ def _topic(prefix: str, table: str) -> str:
     if parts is None:
         raise UsageError(f"{table!r} is no table: give schema.table, such as public.account")
     return topic_of(prefix, *parts)
-
-
-class _CommitDecoder:
-    """Decodes commit records, also those of other versions."""
-
-    def __init__(self, schema_of: Callable[[int], str]) -> None:
-        self._schema_of = schema_of
-        self._writers: dict[int, Avro] = {}
-        """The writer's schema by its id; None if it is our own."""
-
-    def decode(self, message: KafkaRecord) -> Commit:
-        data = message.value() or b""
-        try:
-            schema_id, _ = wire.unframe(data)
-            if schema_id not in self._writers:
-                writer = json.loads(self._schema_of(schema_id))
-                self._writers[schema_id] = None if writer == fixed("commit") else writer
-            return Commit.from_bytes(data, self._writers[schema_id])
-        except (MalformedRecord, NotFramed) as error:
-            raise Refused(
-                f"the commit record in {message.topic()} at offset {message.offset()} cannot be read: {error}",
-                at_stake="all changes that it declares",
-                repair="find who else writes to this topic; then start at 'newest' with nothing stored, and reload each table: twofold backfill start SCHEMA.TABLE",
-            ) from error

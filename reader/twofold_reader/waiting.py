@@ -7,7 +7,6 @@ mirror says in the consumer group `<prefix>.mirror` which cut it has published. 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,11 +15,9 @@ from typing import Any, Final, Literal, Self
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from twofold_avro import wire
 from twofold_avro.errors import MalformedRecord, NotFramed
 from twofold_avro.names import TopicNames
-from twofold_avro.records import Progress
-from twofold_avro.schemas import fixed
+from twofold_avro.records import Progress, RecordDecoder
 from twofold_common.errors import Refused, SetupError, Unreachable, UsageError
 from twofold_common.mirror_place import MirrorPlace, parse_place
 from twofold_common.positions import Lsn, format_lsn, parse_lsn
@@ -48,8 +45,7 @@ class PositionWaiter:
     def __init__(self, prefix: str, open_consumer: OpenConsumer, schema_of: Callable[[int], str]) -> None:
         self._prefix = prefix
         self._open = open_consumer
-        self._schema_of = schema_of
-        self._writers: dict[int, Any] = {}
+        self._records = RecordDecoder(schema_of)
         names = TopicNames(prefix)
         self._topics = (names.progress, names.commits)
         self._consumer: Consumer | None = None
@@ -196,11 +192,7 @@ class PositionWaiter:
 
     def _decode(self, data: bytes, place: str) -> Progress:
         try:
-            schema_id, _ = wire.unframe(data)
-            if schema_id not in self._writers:
-                writer = json.loads(self._schema_of(schema_id))
-                self._writers[schema_id] = None if writer == fixed("progress") else writer
-            return Progress.from_bytes(data, self._writers[schema_id])
+            return self._records.decode(Progress, data)
         except (MalformedRecord, NotFramed) as error:
             raise Refused(
                 f"the record in {place} cannot be read: {error}",

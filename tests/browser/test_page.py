@@ -15,12 +15,11 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
 from fixtures.chromium import Browser, Page, looks
 from fixtures.connector import Installation, Maker, wait_until
+from helpers.connector.mirror_place import write_place
 from helpers.page.scenes import Clock, Scene, commit, fill_history, overview, pin
 from twofold.bridge import events
 from twofold.errors import RESET_REPAIR, Refused, Unreachable
@@ -54,11 +53,7 @@ def has(*words: str) -> str:
 def mirrored(bank: Installation, sequence: int, lsn: int) -> None:
     """What a mirror writes when it has published a cut."""
     place = json.dumps({"sequence": sequence, "applied_lsn": lsn, "committed_us": 1_700_000_000_000_000})
-    partition = TopicPartition(f"{bank.prefix}.commits", 0, sequence + 1, place)
-    asked = ConsumerGroupTopicPartitions(f"{bank.prefix}.mirror", [partition])
-    admin = AdminClient({"bootstrap.servers": bank.reader.bootstrap})
-    for future in admin.alter_consumer_group_offsets([asked]).values():
-        future.result(20)
+    write_place(bank, place, offset=sequence + 1)
 
 
 def test_healthy(bank: Installation, url: str, browser: Browser) -> None:

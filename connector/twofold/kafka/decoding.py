@@ -7,17 +7,14 @@ offset.
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from confluent_kafka import Message
 
 from twofold.errors import RESET_REPAIR, SetupError, UnreadableRecord
 from twofold.kafka.schema_registry import Registry
-from twofold_avro import wire
 from twofold_avro.errors import MalformedRecord, NotFramed
-from twofold_avro.records import Record
-from twofold_avro.schemas import fixed
+from twofold_avro.records import Record, RecordDecoder
 
 _R = TypeVar("_R", bound=Record)
 COMMANDS: Final = ("start", "pause", "resume", "cancel")
@@ -44,35 +41,18 @@ class Decoder:
     """A decoder of the bookkeeping's records, including those of other versions."""
 
     def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._writers: dict[tuple[int, type[Record]], Any] = {}
-        """The writer's schema by schema id; None if it is our own."""
+        self._records = RecordDecoder(registry.schema)
 
     def decode(self, kind: type[_R], message: bytes, place: RecordPlace) -> _R:
-        writer = self._writer(kind, message, place)
         try:
-            return kind.from_bytes(message, writer)
+            return self._records.decode(kind, message)
         except (MalformedRecord, NotFramed) as error:
             raise unreadable(place, str(error)) from error
+        except SetupError as error:  # the registry's, about the schema
+            raise SetupError(f"{error}; it is that of the record in {place}") from error
 
     def decode_message(self, kind: type[_R], message: Message) -> _R:
         return self.decode(kind, message.value() or b"", place_of(message))
-
-    def _writer(self, kind: type[Record], message: bytes, place: RecordPlace) -> Any:
-        try:
-            schema_id, _ = wire.unframe(message)
-        except NotFramed as error:
-            raise unreadable(place, str(error)) from error
-        if (schema_id, kind) not in self._writers:
-            writer = json.loads(self._schema(schema_id, place))
-            self._writers[schema_id, kind] = None if writer == fixed(kind.schema_name) else writer
-        return self._writers[schema_id, kind]
-
-    def _schema(self, schema_id: int, place: RecordPlace) -> str:
-        try:
-            return self._registry.schema(schema_id)
-        except SetupError as error:
-            raise SetupError(f"{error}; it is that of the record in {place}") from error
 
 
 def read_text(value: bytes, place: RecordPlace) -> str:

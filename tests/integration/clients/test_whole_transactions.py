@@ -22,11 +22,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
+from helpers.connector.mirror_place import write_place
 from twofold.config import load
 from twofold.run.initialisation import initialise
 from twofold.stack import KafkaCluster
@@ -379,16 +380,7 @@ def test_a_position_in_the_mirror_is_waited_for(bank: Installation) -> None:
 
 def write_mirror_place(here: Installation, sequence: int, **more: str | bool) -> None:
     """As a mirror does."""
-    words = json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0, **more})
-    place = TopicPartition(f"{here.prefix}.commits", 0, 5, words)
-    admin: Any = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    asked = ConsumerGroupTopicPartitions(f"{here.prefix}.mirror", [place])
-
-    def is_written() -> bool:
-        (answer,) = admin.alter_consumer_group_offsets([asked]).values()
-        return all(each.error is None for each in answer.result(20).topic_partitions)
-
-    wait_until(is_written, 30, "the group's coordinator takes it")
+    write_place(here, json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0, **more}))
 
 
 @pytest.mark.slow

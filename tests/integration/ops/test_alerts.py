@@ -22,11 +22,10 @@ from typing import Any
 import psycopg
 import pytest
 import yaml  # type: ignore[import-untyped]
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from fixtures.connector import Installation, Maker, Running, wait_until
 from fixtures.prometheus import Prometheus, program
+from helpers.connector.mirror_place import write_place
 from twofold.stack import PostgresServer
 from twofold.stack.process import choose_port
 
@@ -125,13 +124,7 @@ def load(bank: Installation, seconds: float) -> None:
 
 
 def mirror_at(bank: Installation, sequence: int) -> None:
-    place = json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0})
-    partition = TopicPartition(f"{bank.prefix}.commits", 0, 1, place)
-    admin = AdminClient({"bootstrap.servers": bank.reader.bootstrap})
-    for future in admin.alter_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(f"{bank.prefix}.mirror", [partition])]
-    ).values():
-        future.result(20)
+    write_place(bank, json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0}), offset=1)
 
 
 @pytest.mark.slow

@@ -5,14 +5,13 @@ it says, and whatever the client leaves behind it.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from fixtures.connector import Installation, Maker, wait_until
+from fixtures.connector import Installation, Maker
+from helpers.connector.mirror_place import write_place
 from twofold.config import load
 from twofold.errors import SetupError
 from twofold.watch.mirror_view import MirrorView
@@ -29,24 +28,12 @@ def here(connector: Maker) -> Installation:
     return made
 
 
-def write(here: Installation, words: str) -> None:
-    partition = TopicPartition(f"{here.prefix}.commits", 0, 5, words)
-    asked = ConsumerGroupTopicPartitions(f"{here.prefix}.mirror", [partition])
-    admin: Any = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-
-    def is_written() -> bool:
-        (answer,) = admin.alter_consumer_group_offsets([asked]).values()
-        return all(each.error is None for each in answer.result(20).topic_partitions)
-
-    wait_until(is_written, 30, "the group's coordinator takes it")
-
-
 def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:
     config = load(here.file)
     assert MirrorView(config).read() is None, "nobody has written"
     for digits in range(1, 18):
         place = {"sequence": 10**digits, "applied_lsn": 27_263_856, "committed_us": 1_700_000_000_000_000}
-        write(here, json.dumps(place))
+        write_place(here, json.dumps(place))
         expected = MirrorPlace(10**digits, Lsn(27_263_856), 1_700_000_000_000_000)
         view = MirrorView(config)
         assert [view.read() for _ in range(3)] == [expected] * 3, digits
@@ -54,6 +41,6 @@ def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:
 
 @pytest.mark.parametrize("words", ["", "another's words", '{"sequence": 1}'])
 def test_a_group_that_another_program_wrote_is_said(here: Installation, words: str) -> None:
-    write(here, words)
+    write_place(here, words)
     with pytest.raises(SetupError, match=f"group {here.prefix}.mirror has an offset that no mirror wrote"):
         MirrorView(load(here.file)).read()
