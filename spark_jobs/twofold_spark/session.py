@@ -152,6 +152,7 @@ def open_session(
     _refuse_connect()
     existing = SparkSession.getActiveSession() or _submitted_session()
     if existing is not None:
+        _bound_avro(existing)
         if existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
             _open_catalog(existing, str(warehouse), catalog, choice)
         _check_session(existing)
@@ -171,6 +172,7 @@ def open_session(
         builder = builder.config(key, value)
     with java_spared():
         made = builder.getOrCreate()
+    _bound_avro(made)
     catalog_settings, hadoop = choice.settings(place, catalog), dict[str, str]()
     if object_store.is_s3(place):
         catalog_settings |= object_store.list_catalog_settings(catalog, choice.properties)
@@ -179,6 +181,22 @@ def open_session(
     _configure(made, catalog_settings, hadoop)
     _keep_tasks_quiet(made)
     return made
+
+
+def _bound_avro(spark: SparkSession) -> None:
+    """Let Avro allocate an eighth of the heap at most for one value of a record.
+
+    It allocates what a length says before it reads. Without a bound a few bytes that say a gigabyte
+    are Java's end, and again at each start; with it they are a record that cannot be read. A true
+    record of that size would be there several times while it is decoded. Avro reads the properties
+    once, before the first record; executors have theirs by `spark.executor.extraJavaOptions`.
+    """
+    jvm: Any = spark._jvm
+    value = jvm.java.lang.Runtime.getRuntime().maxMemory() // 8
+    for kind, limit in {"bytes": value, "string": value, "collectionItems": value // 8}.items():
+        name = f"org.apache.avro.limits.{kind}.maxLength"
+        if jvm.java.lang.System.getProperty(name) is None:
+            jvm.java.lang.System.setProperty(name, str(min(limit, 2**31 - 9)))
 
 
 def _configure(spark: SparkSession, settings: Mapping[str, str], hadoop: Mapping[str, str]) -> None:

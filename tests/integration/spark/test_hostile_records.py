@@ -22,7 +22,8 @@ from twofold_spark.sources.decoding import select_unreadable
 from twofold_spark.sources.registry import Registry, Subject
 
 COUNT = 2_000
-ENDLESS = [varint(2 << 40), varint(2 * (2**31 - 1)), varint((1 << 63) - 1)]
+ENDLESS = [varint(2 * 1_500_000_000), varint(2 << 40), varint(2 * (2**31 - 1)), varint((1 << 63) - 1)]
+"""Lengths that no record has. Java has arrays of the first, and no room for one."""
 
 
 def frame(spark: SparkSession, values: Iterable[bytes]) -> DataFrame:
@@ -44,7 +45,7 @@ def test_any_bytes_are_a_commit_record_or_named(spark: SparkSession) -> None:
     assert read[0].offset == 0
     assert len(read) + named == len(values)
     assert named > COUNT / 2
-    assert not {1, 2, 3} & {record.offset for record in read}
+    assert not {1, 2, 3, 4} & {record.offset for record in read}
 
 
 def test_any_bytes_are_a_row_or_unreadable(lake: Lake) -> None:
