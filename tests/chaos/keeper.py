@@ -128,6 +128,11 @@ class Keeper(threading.Thread):
             process.kill()
         return True
 
+    def recall(self) -> None:
+        """Its next life begins at once, however long it was to stay away."""
+        with self._lock:
+            self._away_until = 0.0
+
     def wait_for(self, holds: Callable[[], bool], within_s: float) -> bool:
         deadline = time.monotonic() + within_s
         while not holds():

@@ -2,14 +2,16 @@
 all is healed and settles, and every global cut is checked.
 
 The coordinator comes first. So members, and a table of the first one, join while branches are in
-doubt across them. Two members found the group, and the others join their mirror. Under the faults
-tables are reloaded all the time.
+doubt across them. Two members found the group. One of them is made again, with other topics under
+the same names, and the mirror begins in a new place. The others join it. Under the faults tables
+are reloaded all the time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +34,7 @@ from chaos.keeper import Keeper
 from chaos.lanes import GROUP_LANES, THE_MIRROR
 from chaos.mirror import MirrorJob
 from chaos.plan import VERSIONS, Settings, draw, draw_group
+from fixtures.stack import delete_topics, list_topics
 from twofold.stack import PostgresServer
 
 TESTS: Final = Path(__file__).parents[2]
@@ -218,9 +221,13 @@ class GroupTrial:
         ]  # fmt: skip
 
     def _start(self, sources: list[Source], coordinator: Keeper, job: MirrorJob, ending: ExitStack) -> None:
-        """While the coordinator works, the founders join, a table of the first, and the others."""
+        """While the coordinator works, the founders join, one of them again, a table of the first,
+        and the others.
+        """
         self._start_coordinator(coordinator, ending)
         self._join(sources[:FOUNDERS], self.members[:FOUNDERS], ending)
+        self._mirror_the_former_stream()
+        self._make_again(sources[FOUNDERS - 1], sources[: FOUNDERS - 1])
         job.keeper.start()
         ending.callback(job.keeper.close)
         wait_for_words(job.keeper, "global cut ")
@@ -232,6 +239,30 @@ class GroupTrial:
                 source.connector.stop(0.0)
             job.restart_with(self.members)
             wait_for_words(job.keeper, "global cut ", self.members[-1])
+
+    def _mirror_the_former_stream(self) -> None:
+        """In a place that nobody reads any more: the founders' connectors then know each other."""
+        folder = self.folder / "former"
+        folder.mkdir()
+        servers = self.servers.kafka.bootstrap, self.servers.registry_url
+        former = MirrorJob(folder, *servers, self.members[:FOUNDERS], self.environment)
+        former.keeper.start()
+        try:
+            wait_for_words(former.keeper, "global cut ")
+        finally:
+            former.keeper.close()
+
+    def _make_again(self, source: Source, others: list[Source]) -> None:
+        """A person starts a member over under its name, and restarts the others."""
+        source.connector.stop(math.inf)
+        source.twofold("reset", "--yes")
+        bootstrap = self.servers.kafka.bootstrap
+        delete_topics(bootstrap, source.prefix)
+        source.connector.wait_for(lambda: not list_topics(bootstrap, source.prefix), 30)
+        source.twofold("init")
+        source.connector.recall()
+        for other in others:
+            other.connector.stop(0.0)
 
     def _start_coordinator(self, coordinator: Keeper, ending: ExitStack) -> None:
         coordinator.start()
