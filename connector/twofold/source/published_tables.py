@@ -81,14 +81,16 @@ _FILTER = """,
 
 # The indexes that can serve as a message key, with their columns in the index's order. The operator
 # class and the collation of an index may be others than its column's: values that are equal to the
-# column's own are different in such an index, so only its order tells rows apart.
+# column's own are different in such an index, so only its order tells rows apart. The index of a
+# key WITHOUT OVERLAPS is a GiST, which orders nothing: there the types' own order tells rows apart.
 _KEYS = """,
        (SELECT jsonb_agg((
            SELECT jsonb_agg(jsonb_build_object(
                       'column', a.attname, 'type', pg_catalog.format_type(base.oid, base.modifier),
-                      'cast', CASE WHEN NOT usual.is_so AND y.typtype <> 'p' THEN pg_catalog.format_type(y.oid, NULL) END,
+                      'cast', CASE WHEN before.oprname IS NOT NULL AND NOT usual.is_so AND y.typtype <> 'p' THEN pg_catalog.format_type(y.oid, NULL) END,
                       'collation', CASE WHEN e.coll <> a.attcollation THEN jsonb_build_array(f.nspname, l.collname) END,
-                      'schema', m.nspname, 'before', before.oprname, 'behind', behind.oprname, 'equal', equal.oprname,
+                      'schema', coalesce(m.nspname, 'pg_catalog'), 'before', coalesce(before.oprname, '<'),
+                      'behind', coalesce(behind.oprname, '>'), 'equal', coalesce(equal.oprname, '='),
                       'identity', concat_ws(' ', a.attname, y.typname, m.nspname, behind.oprname, f.nspname, l.collname)) ORDER BY e.place)
              FROM unnest(i.indkey::smallint[], i.indclass::oid[], i.indcollation::oid[])
                   WITH ORDINALITY e(attnum, opclass, coll, place)
@@ -105,16 +107,17 @@ _KEYS = """,
                   SELECT k.opcdefault AND (k.opcintype = base.oid OR NOT EXISTS (
                              SELECT FROM pg_catalog.pg_opclass d
                               WHERE d.opcmethod = k.opcmethod AND d.opcdefault AND d.opcintype = base.oid)) AS is_so) usual
-             JOIN pg_catalog.pg_amop x ON x.amopfamily = k.opcfamily AND x.amopstrategy = 1
-                                      AND x.amoplefttype = k.opcintype AND x.amoprighttype = k.opcintype
-             JOIN pg_catalog.pg_amop w ON w.amopfamily = k.opcfamily AND w.amopstrategy = 3
-                                      AND w.amoplefttype = k.opcintype AND w.amoprighttype = k.opcintype
-             JOIN pg_catalog.pg_amop v ON v.amopfamily = k.opcfamily AND v.amopstrategy = 5
-                                      AND v.amoplefttype = k.opcintype AND v.amoprighttype = k.opcintype
-             JOIN pg_catalog.pg_operator before ON before.oid = x.amopopr
-             JOIN pg_catalog.pg_operator equal ON equal.oid = w.amopopr
-             JOIN pg_catalog.pg_operator behind ON behind.oid = v.amopopr
-             JOIN pg_catalog.pg_namespace m ON m.oid = behind.oprnamespace
+             LEFT JOIN pg_catalog.pg_am tree ON tree.oid = k.opcmethod AND tree.amname = 'btree'
+             LEFT JOIN pg_catalog.pg_amop x ON tree.oid IS NOT NULL AND x.amopfamily = k.opcfamily AND x.amopstrategy = 1
+                  AND x.amoplefttype = k.opcintype AND x.amoprighttype = k.opcintype
+             LEFT JOIN pg_catalog.pg_amop w ON tree.oid IS NOT NULL AND w.amopfamily = k.opcfamily AND w.amopstrategy = 3
+                  AND w.amoplefttype = k.opcintype AND w.amoprighttype = k.opcintype
+             LEFT JOIN pg_catalog.pg_amop v ON tree.oid IS NOT NULL AND v.amopfamily = k.opcfamily AND v.amopstrategy = 5
+                  AND v.amoplefttype = k.opcintype AND v.amoprighttype = k.opcintype
+             LEFT JOIN pg_catalog.pg_operator before ON before.oid = x.amopopr
+             LEFT JOIN pg_catalog.pg_operator equal ON equal.oid = w.amopopr
+             LEFT JOIN pg_catalog.pg_operator behind ON behind.oid = v.amopopr
+             LEFT JOIN pg_catalog.pg_namespace m ON m.oid = behind.oprnamespace
              LEFT JOIN pg_catalog.pg_collation l ON l.oid = e.coll
              LEFT JOIN pg_catalog.pg_namespace f ON f.oid = l.collnamespace
             WHERE e.place <= i.indnkeyatts) ORDER BY i.indisprimary DESC, i.indexrelid)

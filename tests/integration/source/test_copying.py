@@ -134,6 +134,7 @@ def test_an_error_behind_the_first_rows_is_told_and_the_copier_continues(copier:
         assert sum(len(tuples_of(run)) for run in copier.rows(view.described, shape)) == WIDE_ROWS
 
 
+TEXT, NUMBER = TypeShape(25, "pg_catalog", "text"), TypeShape(23, "pg_catalog", "int4")
 ORDERS = {
     "nondeterministic": ("text COLLATE insensitive", '(k COLLATE "C")'),
     "other_class": ("public.citext", "(k text_ops)"),
@@ -143,8 +144,8 @@ ORDERS = {
 }
 
 
-@pytest.mark.parametrize("others", [(), ("n",)], ids=["alone", "behind another column"])
-def test_no_row_is_skipped_whatever_the_order_of_the_index(database: str, others: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("others", [{}, {"n": "1"}], ids=["alone", "behind another column"])
+def test_no_row_is_skipped_whatever_the_order_of_the_index(database: str, others: dict[str, str]) -> None:
     """Read in chunks of three rows, by the index. Equal values of the column are several keys."""
     words = [f"{word}{n}" for n in range(6) for word in ("a", "A", "b", "Zz", "zZ", "Ä", "ä")]
     with psycopg.connect(database, autocommit=True) as asked:
@@ -166,10 +167,23 @@ def test_no_row_is_skipped_whatever_the_order_of_the_index(database: str, others
             assert sorted(chunks(copier, others)) == sorted(words), name
 
 
-def chunks(copier: TableCopier, others: tuple[str, ...]) -> list[str]:
-    text = TypeShape(25, "pg_catalog", "text")
-    number = ColumnShape("n", TypeShape(23, "pg_catalog", "int4"), bool(others), bool(others))
-    shape = TableShape(1, "public", "t", (ColumnShape("k", text, True, True), number))
+def test_no_row_is_skipped_of_a_key_without_overlaps(own_postgres: Callable[..., PostgresServer]) -> None:
+    """Its index is a GiST, which has no order. The rows are read by the order of their types."""
+    server = own_postgres(version="18", settings={"fsync": "off"})
+    spans = [f"[{n},{n + 3})" for n in range(0, 30, 3)]
+    with psycopg.connect(server.dsn(), autocommit=True) as asked:
+        asked.execute("CREATE TABLE t (n int4range, k int4range, PRIMARY KEY (n, k WITHOUT OVERLAPS))")
+        asked.execute("INSERT INTO t SELECT '[1,2)', unnest(%s::int4range[])", (spans,))
+        asked.execute("CREATE PUBLICATION p FOR TABLE t")
+    with closing(TableCopier(server.dsn(), "p", "public", "t")) as copier:
+        kind = TypeShape(3904, "pg_catalog", "int4range")
+        assert chunks(copier, {"n": "[1,2)"}, k=kind, n=kind) == spans
+
+
+def chunks(copier: TableCopier, others: dict[str, str], k: TypeShape = TEXT, n: TypeShape = NUMBER) -> list[str]:
+    """Read the table in chunks of three rows; `others` has the key's first column."""
+    number = ColumnShape("n", n, bool(others), bool(others))
+    shape = TableShape(1, "public", "t", (ColumnShape("k", k, True, True), number))
     found, after = list[str](), None
     while True:
         with copier.view() as view:
@@ -179,4 +193,4 @@ def chunks(copier: TableCopier, others: tuple[str, ...]) -> list[str]:
         if not keys:
             return found
         found += keys
-        after = {"k": keys[-1], "n": "1"}
+        after = {"k": keys[-1], **others}
