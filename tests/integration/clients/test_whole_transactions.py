@@ -6,13 +6,11 @@ behind his COMMIT reads his own write.
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -30,12 +28,10 @@ from helpers.connector.ledger import SCHEMA
 from helpers.connector.mirror_place import write_place
 from twofold.config import load
 from twofold.run.initialisation import initialise
-from twofold.stack import KafkaCluster
 from twofold_reader import Change, PositionWaiter, Reader, Refused, Transaction, UsageError, wait
 
 EXAMPLES = Path(__file__).parents[3] / "examples/python"
 MANY = 30_000
-KILLS = int(os.environ.get("TWOFOLD_TEST_READER_KILLS", "200"))
 
 
 def reader_of(here: Installation, *tables: str) -> Reader:
@@ -381,44 +377,3 @@ def test_a_position_in_the_mirror_is_waited_for(bank: Installation) -> None:
 def write_mirror_place(here: Installation, sequence: int, **more: str | bool) -> None:
     """As a mirror does."""
     write_place(here, json.dumps({"sequence": sequence, "applied_lsn": 1, "committed_us": 0, **more}))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_readers_connectors_and_brokers_are_killed_and_no_transfer_is_torn_or_counted_twice(
-    connector: Maker, own_kafka: Callable[..., KafkaCluster], tmp_path: Path
-) -> None:
-    """Five readers, each with its own database. After each kill of one the sum there is that of the
-    source, and in the end all rows are.
-    """
-    cluster = own_kafka()
-    here = connector(kafka_server=cluster, init=False, source={"tables": ["public.accounts"]})
-    make_accounts(here)
-    run = here.start()
-    wait_for_load(here)
-    choice, ending = random.Random(8), threading.Event()
-    files = [tmp_path / f"{number}.db" for number in range(5)]
-    copies = [Copies(here, "totals_sqlite.py", str(file)) for file in files]
-
-    def work() -> None:
-        while not ending.is_set():
-            transfers(here, 20, choice.randrange(1 << 30))
-
-    with ThreadPoolExecutor(1) as executor:
-        working = executor.submit(work)
-        try:
-            for kill in range(KILLS):
-                number = choice.randrange(5)
-                copies[number].kill_after(choice.randint(1, 30))
-                assert sum(balance for _, _, balance in sqlite_rows(files[number])) == 2000, "a transfer is torn"
-                if kill % 10 == 4:
-                    run.kill9()
-                    run = here.start()
-                if kill % 20 == 9:
-                    cluster.kill()
-                    cluster.start()
-        finally:
-            ending.set()
-        working.result(60)
-    for file, each in zip(files, copies, strict=True):
-        each.run_until(lambda file=file: sqlite_rows(file) == source_rows(here))  # type: ignore[misc]
