@@ -103,7 +103,11 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--together", type=int, default=20, help="seeds over one connector")
     parser.add_argument("--commits", type=int, default=100, help="of each seed")
-    parser.add_argument("--untold", action="store_true", help="without event triggers and what they alone notice")
+    parser.add_argument(
+        "--untold",
+        action="store_true",
+        help="without event triggers, what they alone notice, and changes between two looks",
+    )
     parser.add_argument("--mutants", action="store_true", help="break the comparison of descriptions")
     parser.add_argument("--keep-on", action="store_true", help="go on behind a wrong batch")
     parser.add_argument("--version", help="of PostgreSQL")

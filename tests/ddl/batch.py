@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import psycopg
 
 from ddl.changes import PUBLISHED, TABLES, Seed, Transaction
-from fixtures.connector import Installation
+from fixtures.connector import Installation, wait_until
 from helpers.connector.topics import Tail, fold
 from twofold.config import load
 from twofold.errors import Refused
@@ -73,6 +74,10 @@ class Batch:
         self._unfinished: set[Seed] = set()
         """Those whose last change is not undone yet."""
         self._paused: set[str] = set()
+        self._told = told
+        self._pins: dict[str, Any] = {}
+        """The last pin of each table, by which one knows that a look has described it."""
+        self._progress: Tail = here.reader.tail([f"{here.prefix}.progress"])
         self._random = random.Random(sum(seeds))
         self._folded = Folded(here, [f"{here.prefix}.{seed.schema}.{table}" for seed in self.seeds for table in TABLES])
 
@@ -82,7 +87,7 @@ class Batch:
         for kind in rounds:
             if kind == "running":
                 with self.carrying():
-                    self.work(each, 0.02)
+                    self.work(each, 0.02, looked=not self._told)
                     self.check()
             elif kind == "killed" and processes:
                 run = self.here.start()
@@ -95,22 +100,47 @@ class Batch:
             if self.counts.wrong:
                 break
         self._folded.close()
+        self._progress.close()
         return self.counts
 
-    def work(self, commits: int, pause_s: float = 0.0) -> None:
-        """Let each seed commit so many transactions, by turns."""
+    def work(self, commits: int, pause_s: float = 0.0, *, looked: bool = False) -> None:
+        """Let each seed commit so many transactions, by turns. `looked`: only after a look at the
+        catalog has described each table. Without messages nothing tells of an earlier change.
+        """
         began = time.monotonic()
         with psycopg.connect(self.here.conninfo, autocommit=True) as session:
             session.execute("SET lock_timeout = '1s'")
             for _ in range(commits):
+                if looked:
+                    self._look(session)
                 for seed in self.seeds:
                     while not self._carry_out(session, seed, next(self._scripts[seed])):
-                        pass
+                        if looked:
+                            self._look(session)
                     self.counts.commits += 1
                     if self._random.random() < COMMANDS:
                         self._command(seed)
                 time.sleep(pause_s)
         self.counts.worked_s += time.monotonic() - began
+
+    def _look(self, session: psycopg.Connection[Any]) -> None:
+        """Wait until a look has described all tables as they are."""
+        for seed in self.seeds:
+            self._end(session, seed)
+        self.here.caught_up(CARRIED_WITHIN_S)
+        wait_until(lambda: self._is_described(session), CARRIED_WITHIN_S, "each table is described")
+
+    def _is_described(self, session: psycopg.Connection[Any]) -> bool:
+        self._progress.to_end()
+        for seen in self._progress.seen:
+            if isinstance(seen.value, dict) and "stored" in seen.value:
+                self._pins[f"{seen.value['schema']}.{seen.value['table']}"] = seen.value
+        self._progress.seen.clear()
+        published = session.execute(
+            "SELECT schemaname || '.' || tablename FROM pg_publication_tables WHERE pubname = %s", (self.here.prefix,)
+        ).fetchall()
+        pins = [self._pins.get(table) for (table,) in published if table not in self._paused]
+        return all(pin and pin["stored"] and pin["backfill"] == "ready" and not pin["reload_due"] for pin in pins)
 
     def _carry_out(self, session: psycopg.Connection[Any], seed: Seed, it: Transaction) -> bool:
         """Whether it was committed. What fails is rolled back, and its table is made again."""
@@ -182,7 +212,8 @@ class Batch:
                     if (command := COMMAND.search(str(refused))) is None:
                         found.append(refused)
                         break
-                    self.here.twofold(*command[1].split())
+                    # A process of its own: in this one only the main thread runs commands.
+                    subprocess.run(self.here.command(*command[1].split()), check=True, capture_output=True)
                 except BaseException as error:
                     found.append(error)
                     break
@@ -203,6 +234,8 @@ class Batch:
         with psycopg.connect(self.here.conninfo, autocommit=True) as session:
             for seed in self.seeds:
                 while seed in self._unfinished:
+                    if not self._told:
+                        self._look(session)
                     self._carry_out(session, seed, next(self._scripts[seed]))
                 self._end(session, seed)
         for table in self._paused:
