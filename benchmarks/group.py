@@ -34,7 +34,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psycopg
 from bench import writers
@@ -46,8 +45,8 @@ from chaos.reading import avro, read_all
 from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sources.kafka_client import Kafka
@@ -280,27 +279,14 @@ def follow(
 
     place = IcebergPlace(catalog, of_group=len(prefixes) > 1)
 
-    def one(prefix: str) -> Mirror:
-        report: dict[str, Any] = (
-            {} if len(prefixes) > 1 else {"report": lambda applied: cuts.note({prefix: applied.cut.sequence})}
-        )
-        # As a job that runs on.
-        return Mirror(kafka, registry, prefix, place, maintain_at_once=False, **report)
-
-    mirrors = {prefix: one(prefix) for prefix in prefixes}
-    if len(prefixes) == 1:
-        (mirror,) = mirrors.values()
-        job = StreamingJob("mirror", mirror)
-        stream, close = mirror.open_stream(spark), mirror.close
-    else:
-        group = GroupMirror(
-            kafka, registry, mirrors, place,
-            report=lambda cut: cuts.note({p: each.sequence for p, each in cut.members.items()}),
-        )  # fmt: skip
-        job = StreamingJob("mirror", group, meanwhile=group.look_if_due)
-        stream, close = group.open_stream(spark), group.close
-    job.start(stream, folder / "checkpoint", Trigger.parse("interval=1s"))
-    return job, close
+    # As a job that runs on.
+    mirror = Mirror(
+        spark, kafka, registry, prefixes, place, MirrorSettings(maintain_at_once=False),
+        report_cut=lambda cut: cuts.note({p: each.sequence for p, each in cut.members.items()}),
+    )  # fmt: skip
+    job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
+    job.start(mirror.open_stream(), folder / "checkpoint", Trigger.parse("interval=1s"))
+    return job, mirror.close
 
 
 def run_beside(job: StreamingJob, load: Callable[[], dict[int, tuple[str, float]]]) -> dict[int, tuple[str, float]]:

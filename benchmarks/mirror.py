@@ -48,6 +48,7 @@ from helpers.spark.writer import Open, Writer, table
 from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -294,18 +295,18 @@ class Bench:
 
     def job(self, trigger: str) -> StreamingJob:
         kafka, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
-        prefix = self.writer.prefix
         mirror = Mirror(
+            self.spark,
             kafka,
             registry,
-            prefix,
+            (self.writer.prefix,),
             IcebergPlace(),
-            report=lambda a: self.applied.append((a, time.time())),
-            maintain_every=10_000,
+            MirrorSettings(maintain_every=10_000),
+            report=lambda _, batch: self.applied.append((batch, time.time())),
         )
         job = StreamingJob("mirror", mirror)
         self.writer.visible()
-        job.start(mirror.open_stream(self.spark), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
+        job.start(mirror.open_stream(), self.folder / "mirror-checkpoint", Trigger.parse(trigger))
         return job
 
     def plain(

@@ -41,8 +41,8 @@ _NOT_AUTHORIZED = re.compile(r"TopicAuthorizationException: Not authorized to ac
 class TableRefused(Refused):
     """Continuing could lose or repeat data of one table."""
 
-    table: str | None = None
-    """The table (`schema.name`), where only a step of all tables found it."""
+    prefix = table = ""
+    """The table (`schema.name`) and its source, where only a step of all tables found it."""
 
 
 def first_line(error: Exception) -> str:

@@ -249,6 +249,16 @@ def fork_session(spark: SparkSession) -> SparkSession:
     return own
 
 
+def limit_tasks_to_cores(spark: SparkSession) -> None:
+    """Lower the number of shuffle partitions to the number of cores.
+
+    Spark's default of 200 would be 200 tasks for a thousand rows.
+    """
+    cores = spark.sparkContext.defaultParallelism
+    if int(spark.conf.get("spark.sql.shuffle.partitions") or 0) > cores:
+        spark.conf.set("spark.sql.shuffle.partitions", cores)
+
+
 def member_catalog(catalog: str, prefix: str) -> str:
     """Return the catalog of a member's tables: its name must be a word of SQL."""
     return f"{catalog}_{re.sub('[^A-Za-z0-9_]', '_', prefix)}"

@@ -24,7 +24,6 @@ from twofold_common.printable import printable
 from twofold_spark.errors import Refused, TwofoldError
 from twofold_spark.signals import catch_end_signals
 
-_RECORDS_GONE = "Some data may have been lost because they are not available in Kafka any more"
 _BATCH_PATIENCE_S = 60.0
 _BETWEEN_BATCHES_PATIENCE_S = 2.0
 
@@ -68,7 +67,8 @@ class StreamingJob:
     """A streaming query and its handler of micro-batches.
 
     It keeps the handler's error, which Spark would turn into text. `meanwhile` is called ten times
-    a second, beside the handler: it may begin work that no micro-batch begins.
+    a second, beside the handler: it may begin work that no micro-batch begins. It is told whether
+    the stream has ended, which has read what there was.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class StreamingJob:
         name: str,
         handle: Callable[[DataFrame, int], None],
         *,
-        meanwhile: Callable[[], None] = lambda: None,
+        meanwhile: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._name = name
         self._handle = handle
@@ -93,7 +93,6 @@ class StreamingJob:
     def _handle_batch(self, batch: DataFrame, number: int) -> None:
         self._is_in_batch = True
         try:
-            _limit_tasks_to_cores(batch.sparkSession)
             self._handle(batch, number)
         except Exception as error:
             if self._is_stopping or isinstance(error, EndRequested):
@@ -115,8 +114,11 @@ class StreamingJob:
         with catch_end_signals(requested) as end:
             try:
                 with suppress(EndRequested):
-                    while self._query.isActive and not end.wait(0.1):
-                        self._meanwhile()
+                    has_ended = False
+                    while not has_ended and not end.wait(0.1):
+                        has_ended = not self._query.isActive
+                        if not has_ended or self._query.exception() is None:
+                            self._meanwhile(has_ended)
                 if end.is_set():
                     self._finish_batch()
             finally:
@@ -133,14 +135,6 @@ class StreamingJob:
                 at_stake="nothing: Spark lets only one of the two record a batch",
                 repair="end one of them",
             ) from failure
-        if _RECORDS_GONE in str(failure):
-            raise Refused(
-                f"the checkpoint of {self._name} names records that Kafka does not have: retention removed them, "
-                "or the checkpoint belongs to another prefix",
-                at_stake="what they held; nothing, if they belong to another prefix",
-                repair="give another --checkpoint; delete this one only if no other job uses it. The job then starts at the first record that Kafka has. "
-                "If the tables lack earlier records, the job refuses to start and names them",
-            ) from failure
         if not (end_requested and self._failure is None):
             raise failure
 
@@ -156,17 +150,6 @@ class StreamingJob:
             if not self._is_in_batch:
                 deadline = min(deadline, time.monotonic() + _BETWEEN_BATCHES_PATIENCE_S)
             time.sleep(0.05)
-
-
-def _limit_tasks_to_cores(spark: SparkSession) -> None:
-    """Lower the number of shuffle partitions to the number of cores.
-
-    A stream's batches run without adaptive execution, which would join small partitions. Spark's
-    default of 200 would be 200 tasks and 200 files for a thousand rows.
-    """
-    cores = spark.sparkContext.defaultParallelism
-    if int(spark.conf.get("spark.sql.shuffle.partitions") or 0) > cores:
-        spark.conf.set("spark.sql.shuffle.partitions", cores)
 
 
 def _silence_failure_log(spark: SparkSession) -> None:

@@ -104,7 +104,11 @@ class Changelog:
             self._catch_up(end)
             if not end.is_set():
                 job = StreamingJob("changelog", lambda _batch, _number: self._catch_up(end))
-                job.start(kafka_reader.watch_topics(self._spark, self._kafka, self._pattern), checkpoint, trigger)
+                job.start(
+                    kafka_reader.watch_topics(self._spark, self._kafka, subscribePattern=self._pattern),
+                    checkpoint,
+                    trigger,
+                )
                 job.run(end)
             self._record_positions(self._unrecorded)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -13,12 +15,10 @@ from twofold_spark import session
 from twofold_spark.job.arguments import check_partitioning, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.mirror.batching import AppliedBatch
-from twofold_spark.mirror.group_mirror import GroupMirror
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
+from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S
-from twofold_spark.sinks.cuts import GlobalCut
-from twofold_spark.sinks.place import Place
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_groups import find_members
@@ -57,61 +57,34 @@ def _run(
         )
         for prefix in prefixes
     }
-    mirrors = {
-        prefix: _make_mirror(kafka, options, prefix, place, ending, _reporter(metrics, progress[prefix]))
-        for prefix in prefixes
-    }
-    whole: Mirror | GroupMirror = mirrors[first]
-    job = StreamingJob("mirror", whole)
-    if others:
-        whole = _make_group_mirror(kafka, options, mirrors, place, metrics)
-        job = StreamingJob("mirror", whole, meanwhile=whole.look_if_due)
+    mirror = Mirror(
+        spark,
+        kafka,
+        Registry(options.registry),
+        prefixes,
+        place,
+        _choose_settings(options),
+        ending=ending,
+        # A run to the end of what is there has no time to look again.
+        named_after_s=0 if options.trigger.ends else NAMED_AFTER_S,
+        report=partial(_report, metrics, progress),
+        **_report_group(metrics) if others else {},
+    )
+    job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
     checkpoint = options.checkpoint or options.sink.default_checkpoint(options.warehouse, None if others else first)
     try:
-        if not others:
-            last = options.sink.make_reader(spark, catalog=options.catalog).find_cut()
-            mirrors[first].catch_up(spark, last.find_part(first) if last is not None else None, checkpoint)
-        job.start(whole.open_stream(spark), checkpoint, options.trigger)
+        job.start(mirror.open_stream(), checkpoint, options.trigger)
         for publisher in progress.values():
             publisher.start()
         job.run(ending)
     finally:
-        whole.close()
+        mirror.close()
         for publisher in progress.values():
             publisher.close()
 
 
-def _make_group_mirror(
-    kafka: Kafka, options: argparse.Namespace, mirrors: Mapping[str, Mirror], place: Place, metrics: JobMetrics
-) -> GroupMirror:
-    return GroupMirror(
-        kafka,
-        Registry(options.registry),
-        mirrors,
-        place,
-        maintain_every=options.maintain_every,
-        keep_cuts=dt.timedelta(hours=options.keep_cuts),
-        # A run to the end of what is there has no time to look again.
-        named_after_s=0 if options.trigger.ends else NAMED_AFTER_S,
-        report=_print_global_cut,
-        report_waits=lambda count: metrics.set_gauge("twofold_job_global_waits", count),
-        report_publishing=lambda seconds: metrics.add("twofold_job_stage_seconds_total", seconds, "publish"),
-    )
-
-
-def _make_mirror(
-    kafka: Kafka,
-    options: argparse.Namespace,
-    prefix: str,
-    place: Place,
-    ending: threading.Event,
-    report: Callable[[AppliedBatch], None],
-) -> Mirror:
-    return Mirror(
-        kafka,
-        Registry(options.registry),
-        prefix,
-        place,
+def _choose_settings(options: argparse.Namespace) -> MirrorSettings:
+    return MirrorSettings(
         batch_rows=options.batch_rows,
         batch_bytes=options.batch_bytes,
         unreadable=options.unreadable,
@@ -119,26 +92,26 @@ def _make_mirror(
         maintain_every=options.maintain_every,
         maintain_at_once=options.trigger.ends,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
-        ending=ending,
-        report=report,
     )
 
 
-def _reporter(metrics: JobMetrics, progress: ProgressPublisher) -> Callable[[AppliedBatch], None]:
-    def report(applied: AppliedBatch) -> None:
-        metrics.record_batch(
-            applied.changes,
-            applied.stages,
-            lag_seconds=applied.lag_seconds,
-            cut_sequence=applied.cut.sequence,
-            tables_stopped=len(applied.cut.stopped_tables),
-        )
-        if applied.is_shown:
-            progress.publish(applied)
-        print_progress(str(applied))
-
-    return report
+def _report(metrics: JobMetrics, progress: Mapping[str, ProgressPublisher], prefix: str, applied: AppliedBatch) -> None:
+    metrics.record_batch(
+        applied.changes,
+        applied.stages,
+        lag_seconds=applied.lag_seconds,
+        cut_sequence=applied.cut.sequence,
+        tables_stopped=len(applied.cut.stopped_tables),
+        offsets_behind=applied.behind,
+    )
+    if applied.is_shown:
+        progress[prefix].publish(applied)
+    print_progress(str(applied))
 
 
-def _print_global_cut(cut: GlobalCut) -> None:
-    print_progress(f"mirror: global cut {cut}")
+def _report_group(metrics: JobMetrics) -> dict[str, Any]:
+    """Report the cuts of a source group, and what they wait for."""
+    return {
+        "report_cut": lambda cut: print_progress(f"mirror: global cut {cut}"),
+        "report_waits": lambda count: metrics.set_gauge("twofold_job_global_waits", count),
+    }

@@ -1,12 +1,11 @@
-"""Divides commit records into batches, reports a batch, and schedules maintenance. Pure."""
+"""Chooses the size of a batch, reports a batch, and schedules maintenance. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from twofold_spark.sinks.cuts import Cut
-from twofold_spark.sources.commit_records import CommitRecord
 
 _SHARES = 10
 """In so many batches all tables that are due are maintained."""
@@ -79,32 +78,9 @@ class MaintenanceQueue:
         return share
 
 
-def split_into_batches(
-    records: Iterable[CommitRecord], *, rows: Callable[[], int], ranges: int
-) -> Iterator[list[CommitRecord]]:
-    """Divide ordered commit records into batches of at most `rows()` rows and `ranges` ranges.
-
-    A single commit record may have more; none is divided. A batch ends before a gap in the sequence
-    numbers. At most one record beyond the yielded batch is taken from `records`. So a caller that
-    releases each batch holds only one.
-    """
-    batch: list[CommitRecord] = []
-    batch_rows = batch_ranges = 0
-    for record in records:
-        batch_rows += record.rows
-        batch_ranges += len(record.ranges)
-        dense = not batch or record.sequence == batch[-1].sequence + 1
-        if batch and not (dense and batch_rows <= rows() and batch_ranges <= ranges):
-            yield batch
-            batch, batch_rows, batch_ranges = [], record.rows, len(record.ranges)
-        batch.append(record)
-    if batch:
-        yield batch
-
-
 @dataclass(frozen=True, slots=True)
 class AppliedBatch:
-    """One batch that was applied and published."""
+    """One batch of a source that was applied, and then published."""
 
     cut: Cut
     transactions: int
@@ -118,6 +94,19 @@ class AppliedBatch:
     """Seconds of each stage; fold and merge are sums over tables that run at once."""
     is_shown: bool = True
     """Whether readers see the cut: not that of a member that joins its source group."""
+    behind: int = 0
+    """Offsets of the commit records behind it, when they were last read."""
+
+    def as_published(self, cut: Cut, took_s: float, own_s: float, *, is_shown: bool) -> AppliedBatch:
+        """Return the batch as published in this cut. That took so long; `own_s` is its share."""
+        return replace(
+            self,
+            cut=cut,
+            seconds=self.seconds + took_s,
+            lag_seconds=self.lag_seconds + took_s,
+            stages={**self.stages, "publish": own_s},
+            is_shown=is_shown,
+        )
 
     def __str__(self) -> str:
         return (

@@ -120,7 +120,7 @@ class JdbcSink:
         if refused is None:
             raise error
         self._staged.pop(table, None)
-        refused.table = str(table)
+        refused.prefix, refused.table = self._prefix, str(table)
         raise refused from error
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:

@@ -67,10 +67,6 @@ class Place(ABC):
         """Return how far the tables of a source are by the last cut."""
         return self.last.find_part(prefix) if self.last is not None else None
 
-    def publish_alone(self, prefix: str, cut: Cut) -> None:
-        """Publish the cut of the mirror's only source."""
-        self.publish(GlobalCut(self.next_number, {prefix: cut}))
-
     def check_sources(self, known: Collection[str], prefixes: Collection[str], *, of_group: bool) -> None:
         """Refuse a place with the mirror of other sources, or with tables in other places."""
         held = f"a source group ({', '.join(sorted(known))})" if of_group else f"the prefix {', '.join(sorted(known))}"

@@ -39,23 +39,23 @@ class GroupTopics:
         self._ends: Mapping[str, int] = {}
         """By topic, what was read; no topic has more than one partition."""
 
-    def read(self, spark: SparkSession) -> None:
-        """Hand each member what is new of it."""
+    def read(self, spark: SparkSession) -> bool:
+        """Hand each member what is new of it. Return whether that was all: it is."""
         subjects = {topic: self._find_subject(topic) for topic in (*self._frontiers, *self._commits)}
         ends = {**self._list_ends(spark, self._frontiers), **self._list_ends(spark, self._commits)}
         if ends == self._ends:
-            return
+            return True
         firsts = {}
         for prefix, member in self._members.items():
             names = TopicNames(prefix)
-            firsts[names.frontiers], firsts[names.commits] = member.find_firsts(
-                ends[names.frontiers], ends[names.commits]
-            )
+            firsts[names.frontiers] = member.find_first_frontier(ends[names.frontiers])
+            firsts[names.commits] = member.find_first_commit(ends[names.commits])
         rows = self._read(spark, subjects, firsts, ends)
         for prefix, member in self._members.items():
             member.take_frontiers(rows[TopicNames(prefix).frontiers])
             member.take_commits(spark, rows[TopicNames(prefix).commits])
         self._ends = ends
+        return True
 
     def close(self) -> None:
         if self._admin is not None:

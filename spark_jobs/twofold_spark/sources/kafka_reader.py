@@ -49,31 +49,18 @@ The client's default of 500 records a poll suits a consumer that waits for more.
 """
 
 
-def open_stream(spark: SparkSession, kafka: Kafka, *, max_offsets: int, **subscription: str) -> DataFrame:
-    """Open a stream from the beginning, read_committed.
-
-    The query fails if a topic lost records that were not read yet.
-    """
-    options = {"failOnDataLoss": "true", "maxOffsetsPerTrigger": str(max_offsets), **subscription}
-    return _load_stream(spark, kafka, options)
-
-
 EARLIEST = -2
 """Spark's offset of the first record that Kafka still has."""
 
 
-def watch_topics(spark: SparkSession, kafka: Kafka, pattern: str) -> DataFrame:
-    """Open a stream that has a batch whenever more is committed in topics with such names.
+def watch_topics(spark: SparkSession, kafka: Kafka, **subscription: str) -> DataFrame:
+    """Open a stream that has a batch whenever more is committed in the topics that Spark's option
+    names.
 
-    Its rows are not used: the changelog reads them by their offsets.
+    Its rows are not used: the jobs read them by their offsets.
     """
-    return _load_stream(spark, kafka, {"failOnDataLoss": "false", "subscribePattern": pattern})
-
-
-def _load_stream(spark: SparkSession, kafka: Kafka, options: Mapping[str, str]) -> DataFrame:
-    committed = kafka.options("read_committed")
-    reader = spark.readStream.format("kafka").options(**committed).options(**options)
-    return reader.option("startingOffsets", "earliest").load()
+    options = {**kafka.options("read_committed"), "failOnDataLoss": "false", "startingOffsets": "earliest"}
+    return spark.readStream.format("kafka").options(**options).options(**subscription).load()
 
 
 def read_from(spark: SparkSession, kafka: Kafka, topic: str, first: int, **options: str) -> DataFrame:
@@ -89,7 +76,12 @@ def read_from(spark: SparkSession, kafka: Kafka, topic: str, first: int, **optio
 
 
 def read_single_partitions(
-    spark: SparkSession, kafka: Kafka, firsts: Mapping[str, int], ends: Mapping[str, int]
+    spark: SparkSession,
+    kafka: Kafka,
+    firsts: Mapping[str, int],
+    ends: Mapping[str, int],
+    *,
+    per_task: int = _SMALL_RECORDS_PER_TASK,
 ) -> DataFrame:
     """Read what is committed in these offsets of topics of one partition: topic, offset, value.
 
@@ -98,7 +90,7 @@ def read_single_partitions(
     options = {
         **_offset_options({topic: {0: first} for topic, first in firsts.items()}, {t: {0: ends[t]} for t in firsts}),
         "failOnDataLoss": "false",
-        "maxRecordsPerPartition": str(_SMALL_RECORDS_PER_TASK),
+        "maxRecordsPerPartition": str(per_task),
     }
     reader = spark.read.format("kafka").options(**kafka.options("read_committed")).options(**options)
     return reader.load().select("topic", "offset", "value")

@@ -1,17 +1,21 @@
-"""What a group's mirror knows of one member before it chooses a cut: the last frontier, and of the
-commit records their numbers, offsets and branches.
+"""What a mirror knows of one source before it chooses a cut: the last frontier, and of the commit
+records their numbers, offsets and branches.
 
-`group_topics` reads them, and continues where the last read ended, so a round costs what is new. A
-few commit records are held as a whole, for the member's mirror. Of more, the ranges of rows are
-read again when they are due.
+`group_topics` reads those of a group's members, and continues where the last read ended, so a round
+costs what is new. A few commit records are held as a whole, for the member's mirror. Of more, the
+ranges of rows are read again when they are due.
+
+A source that is in no group has no frontiers, and its commit records wait for nothing. So
+`SoleTopics` holds all that it reads, and reads no more than a bounded number.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
@@ -21,11 +25,18 @@ from twofold_common.global_loads import ends_a_load
 from twofold_spark.errors import Refused
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.commit_records import NO_COMMIT, CommitIdentity, CommitRecord, is_other, recreated_refusal
-from twofold_spark.sources.commit_topic import to_commit_record
-from twofold_spark.sources.kafka_client import Kafka, read_first_offset
+from twofold_spark.sources.commit_topic import CommitTopic, to_commit_record
+from twofold_spark.sources.kafka_client import Kafka, list_stable_offsets, open_admin, read_first_offset
+from twofold_spark.sources.registry import Registry
 
 _HELD_RANGES = 20_000
 """Ranges of the commit records that are held as a whole, two hundred bytes each."""
+RANGES_PER_BATCH = 200_000
+"""Ranges of a batch's commit records together.
+
+50 tables of six partitions have 300 ranges in each commit record.
+"""
+_OFFSETS_PER_READ = 20_000
 UNKNOWN = kafka_reader.EARLIEST - 1
 """An offset before all: who reads behind it begins with the first record."""
 
@@ -55,6 +66,7 @@ class MemberTopics:
         self._prefix = prefix
         self._topic = TopicNames(prefix).commits
         self._cut, self._offset = 0, UNKNOWN
+        self._end = 0
         self._known = NO_COMMIT
         """The last commit record that was read, or that the member's mirror has applied."""
         self._pending: list[MemberCommit] = []
@@ -65,9 +77,19 @@ class MemberTopics:
         self._frontier_offset = UNKNOWN
 
     @property
+    def topic(self) -> str:
+        """That of the commit records."""
+        return self._topic
+
+    @property
     def offset(self) -> int:
         """The offset of the cut's commit record, or UNKNOWN."""
         return self._offset
+
+    @property
+    def behind(self) -> int:
+        """How many offsets lay behind the cut's commit record and its marker at the last read."""
+        return max(0, self._end - self._offset - 2)
 
     def start_from(self, sequence: int, offset: int, applied: CommitIdentity) -> None:
         """Start behind a commit record that is in the last global cut.
@@ -89,16 +111,23 @@ class MemberTopics:
             self._held -= sum(each.ranges for each in self._pending[:behind] if each.record is not None)
             del self._pending[:behind]
 
-    def find_firsts(self, frontiers_end: int, commits_end: int) -> tuple[int, int]:
-        """Return from where on the frontiers and the commit records are read, given their ends.
+    def find_first_frontier(self, end: int) -> int:
+        """Return from where on the frontiers are read, given their end."""
+        if end <= self._frontier_offset:
+            raise recreated_refusal(self._known.sequence, self._prefix)
+        return max(self._frontier_offset + 1, kafka_reader.EARLIEST)
+
+    def find_first_commit(self, end: int) -> int:
+        """Return from where on the commit records are read, given their end.
 
         The last commit record is read again, because recreated topics may have others under the
         same numbers and offsets.
         """
         first = max(self._last[1], kafka_reader.EARLIEST)
-        if frontiers_end <= self._frontier_offset or commits_end <= first:
+        if end <= first:
             raise recreated_refusal(self._known.sequence, self._prefix)
-        return max(self._frontier_offset + 1, kafka_reader.EARLIEST), first
+        self._end = end
+        return first
 
     def take_frontiers(self, rows: Iterable[Row]) -> None:
         """Take the frontiers that are new; the last one counts."""
@@ -111,8 +140,11 @@ class MemberTopics:
             self._frontier = Frontier(row["sequence"], seen, gids, row["lsn"], streams)
             self._frontier_offset = row["offset"]
 
-    def take_commits(self, spark: SparkSession, rows: Iterable[Row]) -> None:
-        """Take the commit records that are new; a missing one is refused."""
+    def take_commits(self, spark: SparkSession, rows: Iterable[Row]) -> bool:
+        """Take the commit records that are new; a missing one is refused.
+
+        Return whether there was room for all of them.
+        """
         begin, offset = last, _ = self._last
         is_found = not begin
         for row in rows:
@@ -129,17 +161,21 @@ class MemberTopics:
                 # its tables.
                 self._cut = last = this.sequence - 1
             if this.sequence != last + 1:
-                raise self._gap_refusal(last, this.sequence)
-            last += 1
+                self._refuse_gap(last, this.sequence)
+            if (commit := self._make_commit(this, row)) is None:
+                return False
+            last = this.sequence
             self._known = max(self._known, this)
-            self._pending.append(self._make_commit(this, row))
+            self._pending.append(commit)
         if not is_found or self._known.sequence > last:
             self._require_removed(spark, offset)
+        return True
 
-    def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit:
+    def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit | None:
+        """Make the commit record of a row; None if there is no room for it."""
         ranges, record = row["range_count"], None
         if "ranges" in row and self._held + ranges <= _HELD_RANGES:
-            record = to_commit_record(row, self._topic)
+            record = to_commit_record(row)
             self._held += ranges
         ends = ends_a_load(row["kind"], row["loaded_topics"], row["backfilling"])
         return MemberCommit(identity, row["offset"], tuple(row["global_ids"]), row["rows"], ranges, ends, record)
@@ -150,6 +186,11 @@ class MemberTopics:
         records = [each.record for each in due]
         held = [each for each in records if each is not None]
         return held if len(held) == len(records) else None
+
+    @property
+    def cut(self) -> int:
+        """The commit record in the last cut."""
+        return self._cut
 
     @property
     def stream_id(self) -> str:
@@ -164,14 +205,15 @@ class MemberTopics:
         return Member(self._cut, self._last[0], tuple(branches), frontier, loads)
 
     def find_limit(self, rows: int, ranges: int) -> int:
-        """Return the last commit record up to which there are at most so many rows and ranges.
+        """Return the last commit record up to which there are at most so many rows and ranges, and
+        no gap.
 
         It is at least the first one behind the cut, if there is one.
         """
         limit = self._cut
         for each in self._pending:
             rows, ranges = rows - each.rows, ranges - each.ranges
-            if limit > self._cut and (rows < 0 or ranges < 0):
+            if limit > self._cut and (rows < 0 or ranges < 0 or each.sequence != limit + 1):
                 break
             limit = each.sequence
         return limit
@@ -195,9 +237,67 @@ class MemberTopics:
         if read_first_offset(spark, self._kafka, self._topic) <= max(offset, 0):
             raise recreated_refusal(self._known.sequence, self._prefix)
 
-    def _gap_refusal(self, after: int, found: int) -> Refused:
-        return Refused(
+    def _refuse_gap(self, after: int, found: int) -> None:
+        raise Refused(
             f"commit record {after + 1} of {self._prefix} is missing: the next one that Kafka has is {found}",
             at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}, and which global transactions they belong to",
             repair=f"keep {self._topic} as long as the data; start over in a new place (--warehouse, and the address in --sink), and load the tables again",
+        )
+
+
+class SoleTopics(MemberTopics):
+    """The commit records of a source that is in no group. A gap is its mirror's to judge."""
+
+    def __init__(self, kafka: Kafka, registry: Registry, prefix: str, judge: Callable[[Refused], None]) -> None:
+        """`judge` raises a refusal, or says that the mirror begins all the same."""
+        super().__init__(kafka, prefix)
+        self._commits = CommitTopic(kafka, registry, prefix)
+        self._judge = judge
+        self._admin: Any = None
+        self._read_to: int | None = None
+        """The offset up to which was read; at first the first one that Kafka has."""
+        self._is_complete = False
+
+    def read(self, spark: SparkSession) -> bool:
+        """Take what is new, as far as there is room. Return whether that was all."""
+        self._admin = self._admin or open_admin(spark, self._kafka)
+        end = list_stable_offsets(spark, self._admin, [(self._topic, 0)])[self._topic, 0]
+        if self._is_complete and end == self._read_to:
+            return True
+        first = self.find_first_commit(end)
+        if is_first := self._read_to is None:
+            self._read_to = read_first_offset(spark, self._kafka, self._topic)
+        kept = self._read_to or 0
+        first = first if first >= 0 else kept
+        until = min(end, max(first, kept) + _OFFSETS_PER_READ)
+        # Closed while Spark runs: records that are abandoned make Spark log pages of errors.
+        with closing(self._commits.read_rows(spark, first, until)) as rows:
+            is_taken = self.take_commits(spark, rows)
+        if is_taken:
+            self._read_to = until
+        self._is_complete = is_taken and until == end
+        if is_first and self._is_complete and kept and not self._last[0]:
+            self._judge(self._none_left_refusal())
+        return self._is_complete
+
+    def close(self) -> None:
+        if self._admin is not None:
+            self._admin.close()
+
+    def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit | None:
+        record = to_commit_record(row)
+        if self._pending and self._held + len(record.ranges) > RANGES_PER_BATCH:
+            return None
+        self._held += len(record.ranges)
+        return MemberCommit(identity, row["offset"], (), record.rows, len(record.ranges), False, record)
+
+    def _refuse_gap(self, after: int, found: int) -> None:
+        """Refuse nothing: no cut passes a gap unless the mirror has stopped every table."""
+
+    def _none_left_refusal(self) -> Refused:
+        return Refused(
+            f"Kafka has no commit record of {self._prefix} any more: retention has removed all that there were",
+            at_stake="every change that they declared: these tables have none of them",
+            repair="run the mirror with --on-table-error go-on, then `twofold backfill start` each table. "
+            "From now on keep <prefix>.commits as long as the data",
         )

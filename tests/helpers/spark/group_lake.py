@@ -21,8 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.connector import Installation, wait_until
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
-from twofold_spark.mirror.group_mirror import GroupMirror
+from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks import cut_rows
@@ -49,7 +50,7 @@ class GroupLake:
     choice: SinkChoice = field(default_factory=lambda: SinkChoice("iceberg"))
     published: list[GlobalCut] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    publishing_s: list[float] = field(default_factory=list)
+    applied: list[AppliedBatch] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
     """How often the tables are maintained, how long cuts are kept, how many rows a batch has."""
 
@@ -65,30 +66,30 @@ class GroupLake:
         """The same warehouse, for other members."""
         return GroupLake(self.spark, self.folder, members, self.name, self.catalog, self.choice)
 
-    def mirror(self, **settings: Any) -> GroupMirror:
+    def mirror(self, **settings: Any) -> Mirror:
         here = next(iter(self.members.values()))
         kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
 
         place = self.choice.make_place(of_group=True, catalog=self.catalog)
-        mirrors = {prefix: Mirror(kafka, registry, prefix, place, **self.kept) for prefix in self.members}
-        return GroupMirror(
+        return Mirror(
+            self.spark,
             kafka,
             registry,
-            mirrors,
+            self.members,
             place,
-            **{name: value for name, value in self.kept.items() if name != "batch_rows"},
+            MirrorSettings(**self.kept),
             **settings,
-            report=self.published.append,
+            report=lambda _, batch: self.applied.append(batch),
+            report_cut=self.published.append,
             warn=self.said.append,
-            report_publishing=self.publishing_s.append,
         )
 
     def run(self, checkpoint: str = "checkpoint") -> None:
         """Run to the end of what is there."""
         mirror = self.mirror(named_after_s=0)
-        job = StreamingJob("mirror", mirror)
+        job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
         try:
-            job.start(mirror.open_stream(self.spark), self.folder / checkpoint, Trigger.parse("available-now"))
+            job.start(mirror.open_stream(), self.folder / checkpoint, Trigger.parse("available-now"))
             job.run()
         finally:
             mirror.close()
@@ -107,7 +108,7 @@ class GroupLake:
                 ending.set()
 
         job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
-        job.start(mirror.open_stream(self.spark), self.folder / "checkpoint", Trigger.parse("interval=500ms"))
+        job.start(mirror.open_stream(), self.folder / "checkpoint", Trigger.parse("interval=500ms"))
         thread = threading.Thread(target=run, name="body")
         thread.start()
         try:

@@ -11,8 +11,7 @@ from pyspark.sql import DataFrame
 from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_avro import records, schemas
-from twofold_spark.mirror import mirror_job
-from twofold_spark.sources import commit_topic
+from twofold_spark.sources import commit_topic, member_topics
 from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.registry import Registry
 
@@ -37,7 +36,7 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
     _Counted.alive = _Counted.most = 0
     monkeypatch.setattr(commit_topic, "OffsetRange", _Counted)
     monkeypatch.setattr(commit_topic, "COMMITS_PER_TASK", 10)
-    monkeypatch.setattr(mirror_job, "RANGES_PER_BATCH", 90)
+    monkeypatch.setattr(member_topics, "RANGES_PER_BATCH", 90)
     tasks: list[int] = []
     decoded = commit_topic._decode_rows
 
@@ -59,10 +58,10 @@ def test_a_backlog_is_applied_with_a_bounded_number_of_ranges_in_the_driver(
     lake.assert_equal()
     batches = [(a.cut.sequence, a.changes) for a in lake.applied]
     assert [sequence for sequence, _ in batches] == [15, 30, 40], "batches of 90 ranges: six in each of 40 records"
-    # A record more than the batch has been looked at, and what is read of one table is joined:
-    # three ranges, and one in progress.
-    assert 90 <= _Counted.most <= 90 + 6 + 4
-    assert tasks == [8], "80 offsets: each record has a marker"
+    # The last record of the batch before is kept, a record more than the batch has been looked at,
+    # and what is read of one table is joined: three ranges, and one in progress.
+    assert 90 <= _Counted.most <= 90 + 6 + 6 + 4
+    assert tasks == [8, 6, 3], "80 offsets, each record has a marker; then from the last record that had room"
 
 
 def test_a_schema_that_comes_in_the_midst_of_the_records_is_asked_for(

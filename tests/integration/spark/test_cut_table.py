@@ -86,7 +86,7 @@ def test_the_mirror_of_one_source_is_not_taken_for_another_s(
 ) -> None:
     """In Delta the folder of a table in another's would be emptied by VACUUM."""
     place = opened(spark, choice, catalog, "east", of_group=False)
-    place.publish_alone("east", cut(1, "east").members["east"])
+    place.publish(cut(1, "east"))
     place.close()
     for others in (("west",), ("east", "west")):
         with pytest.raises(Refused, match="holds the mirror of the prefix east, not of "):

@@ -39,7 +39,8 @@ def test_any_bytes_are_a_commit_record_or_named(spark: SparkSession) -> None:
     read, named = [], 0
     for row in commit_topic._decode_rows(frame(spark, values), subject):
         try:
-            read.append(commit_topic.to_commit_record(row, "bank.commits"))
+            commit_topic.require_decoded(row, "bank.commits")
+            read.append(commit_topic.to_commit_record(row))
         except Refused as error:
             named += f"bank.commits [0] at offset {row['offset']}" in error.what
     assert read[0].offset == 0

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from fixtures.spark import KEPT_SHORT, KEPT_STORED_SLOW, STORED_SLOW, Lake
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.errors import Refused
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.place import Place
 
@@ -265,8 +265,8 @@ class _CrashingSink:
 
     def __init__(self, sink: Sink, place: Place, steps: int) -> None:
         self._sink = sink
-        self._publish = place.publish_alone
-        place.publish_alone = self._publish_alone  # type: ignore[method-assign]
+        self._publish = place.publish
+        place.publish = self._publish_or_crash  # type: ignore[method-assign]
         self._steps_left = steps
 
     def __getattr__(self, name: str) -> Any:
@@ -277,9 +277,9 @@ class _CrashingSink:
         self._sink.merge(table, batch, sequence=sequence)
         self._step()
 
-    def _publish_alone(self, prefix: str, cut: Cut) -> None:
+    def _publish_or_crash(self, cut: GlobalCut) -> None:
         self._alive()
-        self._publish(prefix, cut)
+        self._publish(cut)
         self._step()
 
     def _alive(self) -> None:

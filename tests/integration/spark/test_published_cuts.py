@@ -16,23 +16,20 @@ from helpers.spark.bank import opened
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.mirror import batching
-from twofold_spark.mirror.batching import AppliedBatch
-from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.sinks import iceberg_branches
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
 from twofold_spark.sinks.iceberg_tables import MAIN, full_name, load_table
 from twofold_spark.sinks.interface import Sink
 from twofold_spark.sinks.place import Place
-from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
 
 
 def _killed_before_the_cut(sink: Sink, place: Place) -> Sink:
-    def publish(prefix: str, cut: Cut) -> None:
-        raise Killed(prefix, cut)
+    def publish(cut: GlobalCut) -> None:
+        raise Killed(cut)
 
-    place.publish_alone = publish  # type: ignore[method-assign]
+    place.publish = publish  # type: ignore[method-assign]
     return sink
 
 
@@ -194,7 +191,7 @@ def test_maintenance_takes_a_share_of_the_tables_with_each_batch(lake: Lake, mon
     kept = {"maintain_every": 3, "maintain_at_once": False, "keep_cuts": dt.timedelta(0)}
     lake.mirror(batch_rows=len(names), around=watched, **kept)
     due = [f"public.{name}" for name in names]
-    assert touched == [due[:1], due[1:3], due[3:]], "from the third batch on; the table of cuts before all"
+    assert touched == [due[:2], due[2:4], due[4:]], "from the third batch on"
     lake.assert_equal()
     assert [_values(lake, name) for name in names] == [_values(lake, name, MERGES) for name in names]
 
@@ -205,13 +202,13 @@ def test_a_table_that_was_dropped_between_merge_and_cut_holds_no_other_up(lake: 
     _commit(lake, 2)
 
     def dropped(sink: Sink, place: Place) -> Sink:
-        publish = place.publish_alone
+        publish = place.publish
 
-        def publish_without_it(prefix: str, cut: Cut) -> None:
+        def publish_without_it(cut: GlobalCut) -> None:
             lake.drop("t")
-            publish(prefix, cut)
+            publish(cut)
 
-        place.publish_alone = publish_without_it  # type: ignore[method-assign]
+        place.publish = publish_without_it  # type: ignore[method-assign]
         return sink
 
     lake.mirror(around=dropped)
@@ -254,11 +251,10 @@ def test_two_loads_from_a_rest_catalog_that_did_not_move_between_them_are_of_one
     lake, _ = rest_lake
     bank, ending = opened(lake.writer), threading.Event()
     seen: set[tuple[int, int]] = set()
-    applied: list[AppliedBatch] = []
 
     def read() -> None:
         try:
-            while len(applied) < 6 and not ending.is_set():
+            while len(lake.applied) < 6 and not ending.is_set():
                 first, second = _merge(lake, "accounts"), _merge(lake, "vault")
                 if first and second and _merge(lake, "accounts") == first:
                     seen.add((first, second))
@@ -266,10 +262,10 @@ def test_two_loads_from_a_rest_catalog_that_did_not_move_between_them_are_of_one
         finally:
             ending.set()
 
-    mirror = Mirror(lake.kafka, Registry(lake.writer.registry), lake.prefix, lake.make_place(), report=applied.append)
+    mirror = lake.make_mirror(lake.make_place())
     job = StreamingJob("mirror", mirror)
     with ThreadPoolExecutor(1) as pool:
-        job.start(mirror.open_stream(lake.spark), lake.warehouse / lake.checkpoint, Trigger.parse("continuous"))
+        job.start(mirror.open_stream(), lake.warehouse / lake.checkpoint, Trigger.parse("continuous"))
         reading = pool.submit(read)
         job.run(ending)
         reading.result()

@@ -16,7 +16,7 @@ from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.sinks import iceberg_writers, merge_sql
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.mirror_database import Run, connect, transaction
 from twofold_spark.sinks.place import Place
@@ -55,7 +55,7 @@ class _Job:
     def publish(self, sequence: int, *tables: MirrorTable) -> None:
         versions = {str(table): version for table in tables if (version := self.sink.version_of(table)) is not None}
         cut = Cut(sequence, sequence, 0, whole=True, versions=versions, backfilling=(), stopped=())
-        self.place.publish_alone(self.prefix, cut)
+        self.place.publish(GlobalCut(self.place.next_number, {self.prefix: cut}))
 
     def copies(self, table: MirrorTable) -> int:
         """How often the row is there."""

@@ -1,16 +1,13 @@
-"""Commit records: how they are divided into batches, and which offset ranges they declare."""
+"""Commit records: how large a batch of them may be, and which offset ranges they declare."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from twofold_spark.errors import Refused
-from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule, split_into_batches
+from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule
 from twofold_spark.sources.commit_records import (
     NO_COMMIT,
     CommitRecord,
@@ -51,37 +48,6 @@ def test_what_was_before_the_last_reload_counts_no_more() -> None:
     commits[3] = replace(commits[3], ranges=(of_t[3],), reload=True)
     assert select_since_reload(commits, "t") == (of_t[3:], True)
     assert select_since_reload(commits, "other") == ([other] * 3, False)
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=30), st.integers(1, 60), st.integers(1, 20))
-def test_batches_are_all_commits_in_order_and_bounded(sizes: list[tuple[int, int]], rows: int, ranges: int) -> None:
-    stretch = OffsetRange("t", 0, 0, 0, 1)
-    commits = [_commit(n, many, *[stretch] * parts) for n, (many, parts) in enumerate(sizes, 1)]
-    taken = list(split_into_batches(commits, rows=lambda: rows, ranges=ranges))
-    assert [c for batch in taken for c in batch] == commits
-    for batch in taken:
-        assert len(batch) == 1 or sum(c.rows for c in batch) <= rows
-        assert len(batch) == 1 or sum(len(c.ranges) for c in batch) <= ranges
-
-
-def test_a_batch_ends_before_a_gap() -> None:
-    found = split_into_batches([_commit(n) for n in (4, 5, 7, 8, 10)], rows=lambda: 100, ranges=100)
-    assert [[c.sequence for c in batch] for batch in found] == [[4, 5], [7, 8], [10]]
-
-
-def test_commits_are_taken_as_batches_are_asked_for() -> None:
-    taken = []
-
-    def commits() -> Iterator[CommitRecord]:
-        for n in range(1, 10):
-            taken.append(n)
-            yield _commit(n)
-
-    there = split_into_batches(commits(), rows=lambda: 3, ranges=100)
-    assert not taken
-    for batches_taken in range(1, 3):
-        next(there)
-        assert len(taken) == 3 * batches_taken + 1
 
 
 def test_heavy_rows_make_smaller_batches() -> None:

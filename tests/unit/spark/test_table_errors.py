@@ -8,9 +8,12 @@ from typing import Any, Literal, cast
 import pytest
 
 from twofold_spark.errors import TableRefused, explain_full_disk, explain_missing_right
+from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.mirror.source_mirror import Batch, MirrorSettings
+from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources.commit_records import CommitRecord
 
@@ -71,7 +74,7 @@ def test_a_frame_of_the_stack_is_no_cause() -> None:
 class _OneTransaction:
     """A sink and a place whose one transaction has all tables, and rejects one of them."""
 
-    of_group = False
+    last, next_number = None, 1
 
     def __init__(self) -> None:
         self.published: list[Cut] = []
@@ -79,12 +82,13 @@ class _OneTransaction:
     def version_of(self, _: MirrorTable) -> str:
         return "now"
 
-    def publish_alone(self, _: str, cut: Cut) -> None:
+    def publish(self, whole: GlobalCut) -> None:
+        cut = whole.members["bank"]
         if str(TABLE) in cut.versions:
             refused = TableRefused(
                 "public.t: rejected", at_stake="its changes", repair="`twofold backfill start public.t`"
             )
-            refused.table = str(TABLE)
+            refused.prefix, refused.table = "bank", str(TABLE)
             raise refused
         self.published.append(cut)
 
@@ -98,16 +102,21 @@ def test_a_table_that_only_the_transaction_of_all_rejects_is_left_out_of_the_nex
     said: list[str] = []
     nothing = cast("Any", None)
     sink, record = _OneTransaction(), CommitRecord(5, 3, 30, 0, 1, 2, (), (), "s")
-    mirror = Mirror(nothing, nothing, "bank", cast("Any", sink), on_table_error=choice, warn=said.append)
-    monkeypatch.setattr(mirror._topic, "read_after", lambda *_: iter(()))  # no later reload
-    stopped: set[str] = set()
-    tables = {TABLE: 2, replace(TABLE, name="other"): 2}
+    place = cast("Place", sink)
+    settings = MirrorSettings(on_table_error=choice)
+    mirror = Mirror(nothing, nothing, nothing, ("bank",), place, settings, warn=said.append)
+    source = mirror._sources["bank"]
+    monkeypatch.setattr(source._topic, "read_after", lambda *_: iter(()))  # no later reload
+    mirror._membership = GroupMembership({"bank"}, {"bank"}, named_after_s=0, warn=said.append)
+    source._sink = cast("Sink", sink)
+    source._batch = Batch(record, {TABLE: 2, replace(TABLE, name="other"): 2}, set())
+    source._make_cut(source._batch)
     if choice == "stop":
         with pytest.raises(TableRefused, match="rejected"):
-            mirror._publish(nothing, cast("Sink", sink), record, tables, stopped)
+            mirror._publish({"bank": 3})
         assert sink.published == []
     else:
-        mirror._publish(nothing, cast("Sink", sink), record, tables, stopped)
+        mirror._publish({"bank": 3})
         (cut,) = sink.published
         assert (dict(cut.versions), cut.stopped, cut.sequence) == ({"public.other": "now"}, ("public.t",), 3)
         assert ["public.t is stopped until it is reloaded" in line for line in said] == [True]

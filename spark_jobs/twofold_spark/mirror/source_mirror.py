@@ -1,0 +1,284 @@
+"""Brings the tables of one source to a commit record, in one batch.
+
+The commit records of a batch come in the order of their sequence numbers. The ranges of every table
+are read, counted, folded and merged, several tables at once. The mirror publishes the batch's cut.
+
+The tables and the cuts alone say what was applied. So a retried batch, a killed driver and a lost
+checkpoint all end in the same tables.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal
+
+from pyspark.sql import SparkSession
+
+from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.mirror.batching import AppliedBatch, BatchSizer, MaintenanceQueue, MaintenanceSchedule
+from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
+from twofold_spark.session import fork_session
+from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.interface import MirrorTable, Sink
+from twofold_spark.sinks.place import Place
+from twofold_spark.sources.commit_records import (
+    CommitRecord,
+    gap_refusal,
+    is_other,
+    recreated_refusal,
+    select_since_reload,
+)
+from twofold_spark.sources.commit_topic import CommitTopic
+from twofold_spark.sources.decoding import UnreadableChoice
+from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.registry import Registry
+from twofold_spark.sources.topic_names import is_table_topic
+from twofold_spark.streaming import EndRequested
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What the user chooses of a mirror's batches and its maintenance."""
+
+    batch_rows: int = 500_000
+    batch_bytes: int = 512 << 20
+    tables_at_once: int = 3
+    unreadable: UnreadableChoice = "stop"
+    on_table_error: Literal["stop", "go-on"] = "stop"
+    maintain_every: int = 100
+    maintain_at_once: bool = True
+    keep_cuts: dt.timedelta = dt.timedelta(hours=1)
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the cut of a batch is made of, until it is published."""
+
+    last: CommitRecord
+    applied: dict[MirrorTable, int]
+    stopped: set[str]
+
+
+class SourceMirror:
+    """The tables of one source, in a session of their own: what a merge sets is a session's."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        kafka: Kafka,
+        registry: Registry,
+        prefix: str,
+        place: Place,
+        settings: MirrorSettings,
+        ending: threading.Event,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._spark = spark
+        self._prefix = prefix
+        self._topic = CommitTopic(kafka, registry, prefix)
+        self._place = place
+        self._settings = settings
+        self._merger = TableMerger(kafka, registry, prefix, settings.unreadable)
+        self._sizer = BatchSizer(settings.batch_rows, settings.batch_bytes)
+        self._pool = ThreadPoolExecutor(settings.tables_at_once, thread_name_prefix="merge")
+        self._schedule = MaintenanceSchedule(settings.maintain_every)
+        self._due_tables = MaintenanceQueue(at_once=settings.maintain_at_once)
+        self._ending = ending
+        self._warn = warn
+        self._changed_tables: set[str] = set()
+        """Tables that changed since they were last maintained, or became due."""
+        self._sink: Sink | None = None
+        self._next = NextCut(prefix, warn)
+        self._batch: Batch | None = None
+        """The last one."""
+
+    @property
+    def next_rows(self) -> int:
+        """About how many rows the next batch should have."""
+        return self._sizer.next_rows()
+
+    @property
+    def cut(self) -> Cut:
+        """The last cut, which the mirror may not have published."""
+        return self._next.cut
+
+    def begin(self) -> None:
+        """Take over what an earlier process published; the place is open."""
+        self._spark = fork_session(self._spark)
+        self._sink = self._place.make_sink(self._spark, self._prefix)
+        self._next.start_from(self._sink, self._place.find_part(self._prefix))
+
+    def apply_up_to(self, sequence: int, *, held: Iterable[CommitRecord] | None, behind: int) -> AppliedBatch:
+        """Apply the commit records up to a sequence number as one batch.
+
+        They are read behind an offset, unless they are held. The batch is not published.
+        """
+        assert self._sink is not None, "begin comes first"
+        if self._ending.is_set():
+            raise EndRequested
+        source = (record for record in held) if held is not None else self._topic.read_after(self._spark, behind)
+        with closing(source) as records:
+            batch = list(self._select_due(takewhile(lambda record: record.sequence <= sequence, records)))
+        if not batch or len(batch) != sequence - batch[0].sequence + 1:
+            # Retention has taken some since they were chosen.
+            raise gap_refusal(self._next.cut.sequence, sequence + 1)
+        self._handle_gap(batch[0])
+        before = self._next.cut.sequence
+        applied = self._apply(self._sink, batch)
+        if self._schedule.is_due(before, self._next.cut.sequence):
+            self._due_tables.add(sorted(self._changed_tables))
+            self._changed_tables.clear()
+        return applied
+
+    def leave_out(self, refused: TableRefused) -> None:
+        """Make the last batch's cut without a table that only the publishing refused.
+
+        Raise the refusal if the job is to stop for it.
+        """
+        assert self._batch is not None, "a batch was refused"
+        table = next((each for each in self._batch.applied if str(each) == refused.table), None)
+        if table is None:
+            raise refused
+        self._stop_or_raise(table, self._batch.last, refused)
+        self._batch.stopped.add(str(table))
+        self._make_cut(self._batch)
+
+    @property
+    def is_maintenance_due(self) -> bool:
+        return bool(self._due_tables)
+
+    def maintain_if_due(self) -> None:
+        """Maintain some of the changed tables, between two batches: beside a merge it would
+        conflict.
+        """
+        due = [table for table in self._due_tables.take_share() if table in self._next.cut.versions]
+        if due and self._sink is not None:
+            self._sink.maintain(due, self._settings.keep_cuts)
+
+    def close(self) -> None:
+        """Release what the mirror holds, after the last batch."""
+        self._pool.shutdown()
+        self._merger.close()
+
+    def raise_or_begin(self, refused: Refused) -> None:
+        """Raise a refusal, unless the user wants to begin with what there is."""
+        if self._settings.on_table_error == "stop":
+            raise refused
+        self._warn(f"mirror: {refused}")
+
+    def _select_due(self, records: Iterable[CommitRecord]) -> Iterator[CommitRecord]:
+        """Yield the commit records that were not applied before."""
+        applied = known = self._next.cut.identity
+        for record in records:
+            if is_other(record.identity, known):
+                raise recreated_refusal(record.sequence, self._prefix)
+            if record.sequence > applied.sequence:
+                known = record.identity
+                yield record
+
+    def _handle_gap(self, first: CommitRecord) -> None:
+        """Stop every table at a gap: a missing commit record may have changed any of them."""
+        applied = self._next.cut.sequence
+        if first.sequence == applied + 1:
+            return
+        gap = gap_refusal(applied, first.sequence)
+        if self._settings.on_table_error == "stop":
+            raise gap
+        self._warn(f"mirror: every table is stopped until it is reloaded: {gap}")
+        self._next.stop_every_table(first.sequence - 1, first.stream_id)
+
+    def _apply(self, sink: Sink, batch: list[CommitRecord]) -> AppliedBatch:
+        began = time.monotonic()
+        last = batch[-1]
+        tables = self._describe_tables(batch)
+        applied = {table: sink.read_applied(table) for table in tables}
+        stopped = self._next.find_stopped(applied)
+        rows = sum(record.rows for record in batch)
+        sink.plan_batch(tables, rows)
+        jobs = self._submit_merges(sink, batch, applied, stopped)
+        wait(jobs.values())
+        outcomes = {table: self._take_outcome(table, job, last) for table, job in jobs.items()}
+        for table, outcome in outcomes.items():
+            self._changed_tables.add(str(table))
+            (stopped.discard if outcome.done else stopped.add)(str(table))
+        self._batch = Batch(last, applied, stopped)
+        self._make_cut(self._batch)
+        self._sizer.record_batch(rows, sum(o.bytes for o in outcomes.values()))
+        return AppliedBatch(
+            cut=self._next.cut,
+            transactions=sum(r.transactions for r in batch),
+            changes=sum(o.changes for o in outcomes.values()),
+            tables=len(tables),
+            seconds=time.monotonic() - began,
+            lag_seconds=max(0.0, time.time() - last.committed_us / 1e6),
+            stages={
+                "fold": sum(o.fold_s for o in outcomes.values()),
+                "merge": sum(o.merge_s for o in outcomes.values()),
+            },
+        )
+
+    def _make_cut(self, batch: Batch) -> None:
+        assert self._sink is not None, "begin comes first"
+        going_on = {table: number for table, number in batch.applied.items() if str(table) not in batch.stopped}
+        self._next.advance(self._sink, batch.last, going_on, batch.stopped)
+
+    def _describe_tables(self, batch: list[CommitRecord]) -> list[MirrorTable]:
+        named = dict.fromkeys(each.topic for record in batch for each in record.ranges)
+        topics = [topic for topic in named if is_table_topic(topic, self._prefix)]
+        reloaded = {each.topic for record in batch if record.reload for each in record.ranges}
+        return [self._merger.describe_table(topic, reloaded=topic in reloaded) for topic in topics]
+
+    def _submit_merges(
+        self, sink: Sink, batch: list[CommitRecord], applied: dict[MirrorTable, int], stopped: set[str]
+    ) -> dict[MirrorTable, Future[MergeOutcome]]:
+        """Start the merge of every table that lacks some of the batch."""
+        jobs = {}
+        for table, sequence in applied.items():
+            ranges, reloaded = select_since_reload((r for r in batch if r.sequence > sequence), table.topic)
+            from_truncate = reloaded or self._next.waits_for_reload(table, sequence, stopped)
+            if ranges:
+                jobs[table] = self._pool.submit(
+                    self._merger.merge,
+                    self._spark,
+                    sink,
+                    table,
+                    ranges,
+                    batch[-1].sequence,
+                    from_truncate=from_truncate,
+                )
+        return jobs
+
+    def _take_outcome(self, table: MirrorTable, job: Future[MergeOutcome], last: CommitRecord) -> MergeOutcome:
+        """Return a merge's outcome, or raise its error. What was done of other tables stays."""
+        error = job.exception()
+        if error is None:
+            return job.result()
+        if not isinstance(error, TableRefused):
+            raise error
+        self._stop_or_raise(table, last, error)
+        return MergeOutcome(done=False)
+
+    def _stop_or_raise(self, table: MirrorTable, last: CommitRecord, error: TableRefused) -> None:
+        """Raise the refusal of one table, or say that it stops.
+
+        It stops alone if the user wants that, or if a later reload repairs it.
+        """
+        if self._settings.on_table_error == "stop" and not self._has_later_reload(table, last):
+            raise error
+        self._warn(f"mirror: {table} is stopped until it is reloaded; the other tables go on: {error}")
+
+    def _has_later_reload(self, table: MirrorTable, last: CommitRecord) -> bool:
+        """Whether a reload of the table lies behind this batch.
+
+        Spark repeats the batch that failed, which ends before the reload.
+        """
+        later = self._topic.read_after(self._spark, last.offset)
+        return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)

@@ -1,0 +1,77 @@
+"""When a mirror looks for more: at a micro-batch, and once by itself: a checkpoint may be ahead of
+the tables. After an error nothing more is applied.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, cast
+
+import pytest
+
+from twofold_spark.mirror.mirror_job import Mirror
+from twofold_spark.mirror.source_mirror import MirrorSettings
+from twofold_spark.sinks.place import Place
+from twofold_spark.streaming import EndRequested
+
+NOTHING = cast("Any", None)
+
+
+class Rounds:
+    """What the rounds of a mirror of one source have read; `failure` is raised by the next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.count = 0
+        self.failure: Exception | None = None
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        self.mirror = Mirror(NOTHING, NOTHING, NOTHING, ("bank",), cast("Place", self), MirrorSettings())
+        monkeypatch.setattr(self.mirror, "_begin", lambda: None)
+        monkeypatch.setattr(self.mirror._reader, "read", self._read)
+
+    def _read(self, _spark: object) -> bool:
+        self.count += 1
+        if self.failure is not None:
+            raise self.failure
+        return True
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    return Rounds(monkeypatch)
+
+
+def test_a_stream_without_anything_new_is_looked_behind_once(rounds: Rounds) -> None:
+    rounds.mirror.look_if_due(False)
+    assert rounds.count == 0, "a micro-batch may come"
+    rounds.now += 11
+    for _ in range(3):
+        rounds.mirror.look_if_due(False)
+        rounds.now += 3600
+    assert rounds.count == 1
+
+
+def test_a_stream_that_has_ended_without_a_round_is_looked_behind(rounds: Rounds) -> None:
+    rounds.mirror.look_if_due(True)
+    assert rounds.count == 1
+
+
+def test_a_stream_that_had_a_micro_batch_is_not(rounds: Rounds) -> None:
+    rounds.mirror(NOTHING, 0)
+    rounds.now += 11
+    rounds.mirror.look_if_due(False)
+    rounds.mirror.look_if_due(True)
+    assert rounds.count == 1
+    rounds.mirror(NOTHING, 1)
+    assert rounds.count == 2
+
+
+def test_after_an_error_nothing_more_is_applied(rounds: Rounds) -> None:
+    """The stream's thread may wait for a round that fails beside it."""
+    rounds.failure = ValueError("the registry is away")
+    with pytest.raises(ValueError, match="registry"):
+        rounds.mirror.look_if_due(True)
+    rounds.failure = None
+    with pytest.raises(EndRequested):
+        rounds.mirror(NOTHING, 0)
+    assert rounds.count == 1
