@@ -32,14 +32,11 @@ _NO_TRANSACTIONS = "UnsupportedOperationException"
 _CONFLICT = "CommitFailedException"
 
 
-def choose_branch(spark: SparkSession, cuts: str) -> str:
-    """Return the branch that merges go to, once the cuts' table has it.
-
-    Refuse a catalog that keeps no branches of tables.
-    """
+def open_branch(spark: SparkSession, cuts: str) -> None:
+    """Create the cuts' branch, or refuse a catalog that keeps no branches of tables."""
     loaded = iceberg_tables.load_table(spark, cuts)
     try:
-        follow_main(spark, cuts, loaded, MERGES)
+        follow_main(spark, cuts, loaded)
     except Py4JJavaError as error:
         if loaded.snapshot(MERGES) is not None or not any(name in str(error) for name in _NO_BRANCHES):
             raise
@@ -47,7 +44,6 @@ def choose_branch(spark: SparkSession, cuts: str) -> str:
     # Nessie 0.99 answers that it made the branch, and did not.
     if iceberg_tables.load_table(spark, cuts).snapshot(MERGES) is None:
         raise _refuse_without_branches(cuts)
-    return MERGES
 
 
 def _refuse_without_branches(cuts: str) -> SetupError:
@@ -57,18 +53,16 @@ def _refuse_without_branches(cuts: str) -> SetupError:
     )
 
 
-def follow_main(spark: SparkSession, name: str, loaded: Any, branch: str) -> None:
+def follow_main(spark: SparkSession, name: str, loaded: Any) -> None:
     """Create the branch, or bring it forward to what others committed to `main`."""
-    if branch == MAIN:
-        return
-    head, main = loaded.snapshot(branch), loaded.currentSnapshot()
+    head, main = loaded.snapshot(MERGES), loaded.currentSnapshot()
     if head is None:
         made = loaded.manageSnapshots()
-        (made.createBranch(branch, main.snapshotId()) if main is not None else made.createBranch(branch)).commit()
+        (made.createBranch(MERGES, main.snapshotId()) if main is not None else made.createBranch(MERGES)).commit()
     elif main is None or main.snapshotId() == head.snapshotId() or _is_ancestor(spark, loaded, head, main):
         return
     elif _is_ancestor(spark, loaded, main, head):
-        loaded.manageSnapshots().replaceBranch(branch, main.snapshotId()).commit()
+        loaded.manageSnapshots().replaceBranch(MERGES, main.snapshotId()).commit()
     else:
         _check_only_compacted(name, loaded, main, head)
         return

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from twofold_spark.session import CATALOG, member_catalog
 from twofold_spark.sinks import cut_rows, iceberg_branches, iceberg_maintenance, iceberg_rows, iceberg_tables
 from twofold_spark.sinks.cuts import CUTS, GlobalCut
+from twofold_spark.sinks.iceberg_branches import MERGES
 from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN
@@ -47,7 +48,6 @@ class IcebergPlace(TablePlace):
         self._write_mode: WriteMode = write_mode
         self._partitioning = partitioning
         self._prefixes: tuple[str, ...] = ()
-        self._branch = MAIN
         self._sinks: dict[str, IcebergSink] = {}
         self._publishers: dict[str, iceberg_branches.CutPublisher] = {}
         """By catalog."""
@@ -60,7 +60,7 @@ class IcebergPlace(TablePlace):
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
         super().open(spark, prefixes)
         cuts = self._load_cuts()
-        if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, self._branch):
+        if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, MERGES):
             self._shown = _list_versions(self.last)
         elif self.last is not None:
             self._show(self.last, cuts)  # a job was killed before it had
@@ -72,7 +72,6 @@ class IcebergPlace(TablePlace):
             prefix,
             self,
             catalog,
-            branch=self._branch,
             publisher=self._publisher(catalog),
             format_version=self._format_version,
             write_mode=self._write_mode,
@@ -83,7 +82,7 @@ class IcebergPlace(TablePlace):
 
     def publish(self, cut: GlobalCut) -> None:
         cuts, summary = self._load_cuts(), {iceberg_tables.SEQUENCE: str(cut.number)}
-        iceberg_rows.append_rows(self._spark, cuts, cut_rows.make_rows(cut), branch=self._branch, summary=summary)
+        iceberg_rows.append_rows(self._spark, cuts, cut_rows.make_rows(cut), branch=MERGES, summary=summary)
         self.last = cut
         self._show(cut, cuts)
 
@@ -92,9 +91,9 @@ class IcebergPlace(TablePlace):
 
         A cut that is not whole waits for the next one that is.
         """
-        if self._branch == MAIN or not cut.whole:
+        if not cut.whole:
             return
-        head = iceberg_tables.current_snapshot(cuts, self._branch)
+        head = iceberg_tables.current_snapshot(cuts, MERGES)
         assert head is not None, "the cut was written"
         moves, known = {CUTS: head}, {CUTS: cuts}
         shown = _list_versions(cut)
@@ -112,23 +111,23 @@ class IcebergPlace(TablePlace):
             sink.loaded.clear()
 
     def read_cuts(self, spark: SparkSession) -> DataFrame:
-        return spark.table(iceberg_tables.name_branch(self._name(CUTS), self._branch))
+        return spark.table(iceberg_tables.name_branch(self._name(CUTS), MERGES))
 
     def _read_last(self) -> GlobalCut | None:
-        self._branch = iceberg_branches.choose_branch(self._spark, self._name(CUTS))
-        forget_repeated_append(self._spark, self._load_cuts(), self._branch)
+        iceberg_branches.open_branch(self._spark, self._name(CUTS))
+        forget_repeated_append(self._spark, self._load_cuts(), MERGES)
         return cut_rows.read_last(self.read_cuts(self._spark))
 
     def _delete_before(self, number: int) -> None:
-        name = iceberg_tables.name_branch(self._name(CUTS), self._branch)
+        name = iceberg_tables.name_branch(self._name(CUTS), MERGES)
         self._spark.sql(f"DELETE FROM {name} WHERE number < {number}")
-        head = iceberg_tables.current_snapshot(self._load_cuts(), self._branch)
+        head = iceberg_tables.current_snapshot(self._load_cuts(), MERGES)
         if self.last is not None and self.last.whole and head is not None:
             self._publisher(self._catalog).publish({CUTS: head}, {})
 
     def _compact(self, table: str, keep: dt.timedelta) -> None:
         publisher = self._publisher(self._catalog) if self.last is not None and self.last.whole else None
-        branch = self._branch if table == CUTS else MAIN
+        branch = MERGES if table == CUTS else MAIN
         iceberg_maintenance.maintain(self._spark, self._catalog, branch, publisher, {table: set()}, keep)
 
     def _name(self, table: str) -> str:

@@ -27,7 +27,7 @@ from twofold_spark.sinks import (
     merge_sql,
 )
 from twofold_spark.sinks.cuts import Cut
-from twofold_spark.sinks.iceberg_branches import CutPublisher
+from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
 from twofold_spark.sinks.iceberg_filter import MergeFilter
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind
 from twofold_spark.sinks.interface import BatchPlan, MirrorTable, TableBatch
@@ -68,7 +68,6 @@ class IcebergSink:
         place: TablePlace,
         catalog: str,
         *,
-        branch: str,
         publisher: CutPublisher,
         format_version: int,
         write_mode: WriteMode,
@@ -86,7 +85,6 @@ class IcebergSink:
         self._plan = BatchPlan(spark)
         self._lock = threading.Lock()
         self._states: dict[str, TableState] = {}
-        self._branch = branch
         self._publisher = publisher
         self.loaded: dict[str, Any] = {}
         """Tables that changed since the last cut that `main` shows, as this job left them."""
@@ -99,10 +97,10 @@ class IcebergSink:
     def read_applied(self, table: MirrorTable) -> int:
         loaded, name = self._load(str(table)), self._full_name(str(table))
         if loaded is not None:
-            iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
-            iceberg_writers.give_up_broken(self._spark, table, loaded, self._cut, self._branch)
-            iceberg_writers.check_since_cut(table, name, loaded, self._cut, self._branch)
-        before, present = self._states.get(str(table)), iceberg_tables.current_snapshot(loaded, self._branch)
+            iceberg_branches.follow_main(self._spark, name, loaded)
+            iceberg_writers.give_up_broken(self._spark, table, loaded, self._cut)
+            iceberg_writers.check_since_cut(table, name, loaded, self._cut)
+        before, present = self._states.get(str(table)), iceberg_tables.current_snapshot(loaded, MERGES)
         state = TableState(
             applied=self._read_number(loaded, iceberg_tables.SEQUENCE) or 0,
             base=present,
@@ -149,14 +147,14 @@ class IcebergSink:
         )
         if created:
             loaded = iceberg_tables.load_table(self._spark, name)
-            iceberg_branches.follow_main(self._spark, name, loaded, self._branch)
-            state.base = iceberg_tables.current_snapshot(loaded, self._branch)
+            iceberg_branches.follow_main(self._spark, name, loaded)
+            state.base = iceberg_tables.current_snapshot(loaded, MERGES)
         state.prepared = columns, table.comment, table.key
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         if self._load(str(table)) is None:
             return None
-        return self._spark.table(iceberg_tables.name_branch(self._full_name(str(table)), self._branch))
+        return self._spark.table(iceberg_tables.name_branch(self._full_name(str(table)), MERGES))
 
     def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
         name, spark = self._full_name(str(table)), batch.rows.sparkSession
@@ -174,17 +172,17 @@ class IcebergSink:
         except CommitRepeated:
             # What this batch committed goes, so it meets the table as it was.
             loaded = iceberg_tables.load_table(spark, name)
-            behind = list_behind(loaded, self._branch, version=str(state.base), sequence=state.applied)
-            give_up(spark, loaded, behind, self._branch)
+            behind = list_behind(loaded, MERGES, version=str(state.base), sequence=state.applied)
+            give_up(spark, loaded, behind, MERGES)
             loaded = self._merge(table, batch, sequence)
-        state.version = iceberg_tables.current_snapshot(loaded, self._branch)
+        state.version = iceberg_tables.current_snapshot(loaded, MERGES)
         with self._lock:
             self.loaded[str(table)] = loaded
 
     def _merge(self, table: MirrorTable, batch: TableBatch, sequence: int) -> Any:
         """Merge onto the version that was read, and return the table. Nothing may come between."""
         name, spark = self._full_name(str(table)), batch.rows.sparkSession
-        state, into = self._states[str(table)], iceberg_tables.name_branch(name, self._branch)
+        state, into = self._states[str(table)], iceberg_tables.name_branch(name, MERGES)
         try:
             if batch.replace:
                 merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).overwrite(f.lit(True))
@@ -211,14 +209,12 @@ class IcebergSink:
                 raise merge_sql.refuse_missing_copies(table) from error
             if any(conflict in str(error) for conflict in _CONFLICTS):
                 loaded = iceberg_tables.load_table(spark, name)
-                if iceberg_writers.is_of_batch(loaded.snapshot(self._branch), self._writer, sequence):
+                if iceberg_writers.is_of_batch(loaded.snapshot(MERGES), self._writer, sequence):
                     raise CommitRepeated from error
                 raise iceberg_writers.refuse_other_writer(table, "Iceberg refused the merge") from error
             raise
         loaded = iceberg_tables.load_table(spark, name)
-        iceberg_writers.check_parent(
-            spark, table, loaded, branch=self._branch, base=state.base, writer=self._writer, sequence=sequence
-        )
+        iceberg_writers.check_parent(spark, table, loaded, base=state.base, writer=self._writer, sequence=sequence)
         return loaded
 
     def quarantine(self, records: DataFrame) -> None:
@@ -236,7 +232,7 @@ class IcebergSink:
             wanted[row["name"]].add(row["version"])
         cut = self._cut
         publisher = self._publisher if cut is not None and cut.whole else None
-        iceberg_maintenance.maintain(self._spark, self._catalog, self._branch, publisher, wanted, keep)
+        iceberg_maintenance.maintain(self._spark, self._catalog, MERGES, publisher, wanted, keep)
 
     def _set_summary(self, spark: SparkSession, sequence: int) -> None:
         """Set what the summary of a merge says.
@@ -268,5 +264,5 @@ class IcebergSink:
     def _read_number(self, loaded: Any | None, key: str) -> int | None:
         if loaded is None:
             return 0
-        found = iceberg_tables.read_summary(loaded, key, branch=self._branch)
+        found = iceberg_tables.read_summary(loaded, key, branch=MERGES)
         return int(found) if found is not None else None

@@ -24,6 +24,7 @@ from twofold_spark.errors import Refused
 from twofold_spark.java_classes import java_class
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.iceberg_branches import MERGES
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind, select_broken
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sources.topic_names import reload_command
@@ -42,22 +43,22 @@ def format_since(cut: Cut | None, applied: Mapping[str, int]) -> str:
     return json.dumps({"cut": sequence, "ahead": {name: n for name, n in applied.items() if n > sequence}})
 
 
-def give_up_broken(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cut | None, branch: str) -> None:
+def give_up_broken(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cut | None) -> None:
     """Give up what a batch that was interrupted left of a merge whose files Iceberg deleted."""
     version = cut.versions.get(str(table)) if cut is not None else None
-    behind = list_behind(loaded, branch, version=version, sequence=cut.sequence if cut is not None else 0)
+    behind = list_behind(loaded, MERGES, version=version, sequence=cut.sequence if cut is not None else 0)
     if broken := select_broken(loaded, behind):
-        give_up(spark, loaded, broken, branch)
+        give_up(spark, loaded, broken, MERGES)
 
 
-def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None, branch: str) -> None:
+def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None) -> None:
     """Refuse a table on which two jobs worked since the last cut.
 
     A batch that was interrupted is allowed.
     """
     last = cut.sequence if cut is not None else 0
     version = cut.versions.get(str(table)) if cut is not None else None
-    for snapshot in iceberg_tables.walk_lineage(loaded, loaded.snapshot(branch)):
+    for snapshot in iceberg_tables.walk_lineage(loaded, loaded.snapshot(MERGES)):
         if str(snapshot.snapshotId()) == version:
             return
         sequence = snapshot.summary().get(iceberg_tables.SEQUENCE)
@@ -67,11 +68,11 @@ def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | 
             if version is None:  # the table was stopped: this snapshot was in a cut once
                 return
             what = f"another writer applied {sequence} to {table} again, after cut {last} had it"
-            raise _refuse_repeated(table, full_name, branch, version, what)
+            raise _refuse_repeated(table, full_name, version, what)
         onto = int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE, under=snapshot) or 0)
         if not _is_prepared_for(snapshot.summary().get(SINCE), table, onto):
             what = f"two writers merged into {table} at once: {sequence} was not prepared for {onto}"
-            raise _refuse_repeated(table, full_name, branch, version, what)
+            raise _refuse_repeated(table, full_name, version, what)
 
 
 def _is_prepared_for(since: str | None, table: MirrorTable, onto: int) -> bool:
@@ -86,8 +87,8 @@ def _is_prepared_for(since: str | None, table: MirrorTable, onto: int) -> bool:
     return bool(onto <= known["cut"] if ahead is None else onto == ahead)
 
 
-def _refuse_repeated(table: MirrorTable, full_name: str, branch: str, version: str | None, what: str) -> Refused:
-    roll_back = f"ALTER TABLE {full_name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {version}"
+def _refuse_repeated(table: MirrorTable, full_name: str, version: str | None, what: str) -> Refused:
+    roll_back = f"ALTER TABLE {full_name} CREATE OR REPLACE BRANCH {MERGES} AS OF VERSION {version}"
     reload = f"drop the mirror's table, then `{reload_command(table)}`"
     repair = f"end the other job, then: {roll_back if version else reload}"
     return Refused(what, at_stake="changes applied twice", repair=repair)
@@ -98,7 +99,6 @@ def check_parent(
     table: MirrorTable,
     loaded: Any,
     *,
-    branch: str,
     base: int | None,
     writer: str,
     sequence: int,
@@ -107,7 +107,7 @@ def check_parent(
 
     Raise `CommitRepeated` if it landed on itself.
     """
-    snapshot = loaded.snapshot(branch)
+    snapshot = loaded.snapshot(MERGES)
     if snapshot is None or snapshot.snapshotId() == base:
         return
     is_ours = snapshot.summary().get(WRITER) == writer
@@ -115,7 +115,7 @@ def check_parent(
         if is_ours and is_of_batch(loaded.snapshot(snapshot.parentId()), writer, sequence):
             raise CommitRepeated
         if is_ours:
-            take_back(spark, loaded, snapshot, branch)
+            take_back(spark, loaded, snapshot)
         raise refuse_other_writer(table, f"snapshot {snapshot.parentId()} after {base}")
 
 
@@ -125,19 +125,19 @@ def is_of_batch(snapshot: Any | None, writer: str, sequence: int) -> bool:
     return bool(summary.get(WRITER) == writer and summary.get(iceberg_tables.SEQUENCE) == str(sequence))
 
 
-def take_back(spark: SparkSession, loaded: Any, snapshot: Any, branch: str) -> None:
+def take_back(spark: SparkSession, loaded: Any, snapshot: Any) -> None:
     """Make the parent of this job's snapshot present again, unless another job has committed.
 
     It is one commit, by compare-and-swap.
     """
     operations = loaded.operations()
     metadata = operations.refresh()
-    parent, present = snapshot.parentId(), metadata.ref(branch)
+    parent, present = snapshot.parentId(), metadata.ref(MERGES)
     if parent is None or present is None or present.snapshotId() != snapshot.snapshotId():
         return
     changed = java_class(spark, "org.apache.iceberg.TableMetadata").buildFrom(metadata)
     with suppress(Py4JJavaError):  # another job was faster; the next start sees it
-        operations.commit(metadata, changed.setBranchSnapshot(parent, branch).build())
+        operations.commit(metadata, changed.setBranchSnapshot(parent, MERGES).build())
 
 
 def refuse_other_writer(table: MirrorTable, how: str) -> Refused:
