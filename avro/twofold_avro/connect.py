@@ -1,4 +1,4 @@
-"""The type names of Kafka Connect and of Debezium's sinks.
+"""The type names of Kafka Connect, of Debezium's sinks and of twofold_reader.
 
 They stand in schemas beside Avro's types and change no byte.
 
@@ -16,6 +16,10 @@ from twofold_avro.types import Avro
 
 _SOURCE_TYPE = "__debezium.source.column.type"
 """Debezium's parameter for the type of the source's column."""
+
+
+_POSTGRES_TYPE = "postgres.type"
+"""The attribute for a type that is text in Avro, and that Debezium has no name for."""
 
 
 def _named(name: str) -> dict[str, Any]:
@@ -36,11 +40,13 @@ _BUILT_IN = {
     "jsonb": _named("io.debezium.data.Json"),
     "xml": _named("io.debezium.data.Xml"),
     "tsvector": _named("io.debezium.data.Tsvector"),
+    **{name: {_POSTGRES_TYPE: name} for name in ("interval", "timetz", "numeric")},
     # Text, which Debezium's JDBC sink casts where it knows the type of the source.
     **{name: _of_source(name.upper()) for name in ("cidr", "inet", "macaddr", "money")},
     **{name: _of_source(name.upper()) for name in ("int4range", "int8range", "numrange", "daterange")},
     **{name: _of_source(name.upper()) for name in ("tsrange", "tstzrange")},
 }
+_NOT_IN_KEYS = {"connect.type", "connect.parameters", _POSTGRES_TYPE}
 _OF_EXTENSIONS = {"ltree": _named("io.debezium.data.Ltree"), "citext": _of_source("CITEXT")}
 
 
@@ -52,7 +58,7 @@ def with_names(shape: TypeShape, schema: Avro) -> Avro:
         case ("array", {"items": ["null", items]}) if shape.element is not None:
             return {**schema, "items": ["null", with_names(shape.element, items)]}
     attributes = _attributes(shape)
-    if not attributes:
+    if not attributes or (_POSTGRES_TYPE in attributes and schema != "string"):
         return schema
     return {**(schema if isinstance(schema, dict) else {"type": schema}), **attributes}
 
@@ -65,7 +71,7 @@ def with_names_in_key(shape: TypeShape, schema: Avro) -> Avro:
     named = with_names(shape, schema)
     if not isinstance(named, dict):
         return named
-    kept = {name: value for name, value in named.items() if name not in {"connect.type", "connect.parameters"}}
+    kept = {name: value for name, value in named.items() if name not in _NOT_IN_KEYS}
     return kept["type"] if kept.keys() == {"type"} else kept
 
 

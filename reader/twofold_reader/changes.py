@@ -1,7 +1,7 @@
 """Changes of tables, decoded from their topics' records.
 
 A schema is asked for once, by its id. A column's name and the names in `unchanged` and `special`
-are PostgreSQL's.
+are PostgreSQL's; `twofold_reader.values` says which Python types the values have.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from twofold_avro.shapes import TableShape
 from twofold_common.errors import Refused, TwofoldError
 from twofold_common.source_order import source_place
 from twofold_common.table_names import table_name
+from twofold_reader.values import Conversion, find_conversions
 
 Row = dict[str, Any]
 Op = Literal["c", "u", "d", "r", "t"]
@@ -56,12 +57,17 @@ class Change:
     number: int
     """The ordinal in the transaction, from 1; 0 for a loaded row."""
     _key: bytes | None = field(repr=False)
-    _decode: Callable[[bytes], Row] = field(repr=False, compare=False)
+    _schema: EnvelopeSchema = field(repr=False, compare=False)
 
     @property
     def key(self) -> Row | None:
         """The columns that identify the row; None for a truncate, and for a table without a key."""
-        return None if self._key is None else self._decode(self._key)
+        return None if self._key is None else self._schema.read_key(self._key)
+
+    @property
+    def schema(self) -> EnvelopeSchema:
+        """The schema of its record: changes with one schema have the same columns."""
+        return self._schema
 
 
 OrderedRow = tuple[int, int, int, str, Change, int]
@@ -69,13 +75,14 @@ OrderedRow = tuple[int, int, int, str, Change, int]
 the change, and the time."""
 
 
-class _Schema:
-    """A schema of the registry, ready to decode with."""
+class EnvelopeSchema:
+    """A schema of the registry, ready to decode with; also that of a key."""
 
-    __slots__ = ("names", "parsed", "rows")
+    __slots__ = ("columns", "conversions", "names", "parsed", "read_key", "rows")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, read_key: Callable[[bytes], Row]) -> None:
         schema = json.loads(text)
+        self.read_key = read_key
         self.parsed = fastavro.parse_schema(schema)
         self.rows: Any = None
         """Of an envelope's beginning, the two rows, if `wire.read_origin` reads what is behind."""
@@ -83,9 +90,18 @@ class _Schema:
             rows = {"type": "record", "name": "twofold.Rows", "fields": schema["fields"][:2]}
             self.rows = fastavro.parse_schema(rows)
         row = schema["fields"][0]["type"][1] if schema.get("name") == "Envelope" else schema
-        names = {each["name"]: postgres_name(each["name"]) for each in row["fields"]}
+        self.columns: list[dict[str, Any]] = row["fields"]
+        self.conversions: tuple[Conversion, ...] = find_conversions(self.columns)
+        names = {each["name"]: postgres_name(each["name"]) for each in self.columns}
         self.names = names if any(name != escaped for escaped, name in names.items()) else None
         """The columns' PostgreSQL names by their Avro names; None if all are the same."""
+
+    def convert(self, row: Row | None) -> Row | None:
+        if row is not None:
+            for name, value_of in self.conversions:
+                if (value := row[name]) is not None:
+                    row[name] = value_of(value)
+        return row
 
     def rename(self, row: Row | None) -> Row | None:
         if row is None or self.names is None:
@@ -98,7 +114,7 @@ class ChangeDecoder:
 
     def __init__(self, schema_of: Callable[[int], str]) -> None:
         self._schema_of = schema_of
-        self._schemas: dict[bytes, _Schema] = {}
+        self._schemas: dict[bytes, EnvelopeSchema] = {}
         self._tables: dict[tuple[str, str], str] = {}
 
     def read_rows(
@@ -108,13 +124,14 @@ class ChangeDecoder:
         outcomes: Mapping[str, int],
         *,
         with_truncates: bool,
+        as_avro: bool = False,
     ) -> Iterator[OrderedRow]:
         """Yield a partition's changes with their places in the source's order.
 
         A tombstone is left out: the delete before it says the same. A truncate is in each partition
-        of a topic, and only one of them counts.
+        of a topic, and only one of them counts. `as_avro`: values are of Avro's types.
         """
-        schemas, tables, read, read_key = self._schemas, self._tables, fastavro.schemaless_reader, self.read_key
+        schemas, tables, read = self._schemas, self._tables, fastavro.schemaless_reader
         for record in chain.from_iterable(portions):
             data = record.value()
             if data is None:
@@ -141,8 +158,11 @@ class ChangeDecoder:
                     special,
                     number,
                     record.key(),
-                    read_key,
+                    schema,
                 )
+                if schema.conversions and not as_avro:
+                    schema.convert(change.before)
+                    schema.convert(change.after)
             except TwofoldError:
                 raise
             except Exception as error:  # fastavro's are of a dozen classes, EOFError and IndexError among them
@@ -159,11 +179,11 @@ class ChangeDecoder:
         stream = io.BytesIO(data)
         stream.seek(wire.HEADER_BYTES)
         key: Any = fastavro.schemaless_reader(stream, schema.parsed, None)
-        return schema.rename(key) or {}
+        return schema.rename(schema.convert(key)) or {}
 
-    def _schema(self, head: bytes) -> _Schema:
+    def _schema(self, head: bytes) -> EnvelopeSchema:
         schema_id, _ = wire.unframe(head)
-        schema = self._schemas[head] = _Schema(self._schema_of(schema_id))
+        schema = self._schemas[head] = EnvelopeSchema(self._schema_of(schema_id), self.read_key)
         return schema
 
 
@@ -196,7 +216,7 @@ def _without_docs(schema: Any) -> Any:
 _KNOWN: Final = _without_docs(envelope_schema(TableShape(0, "", "", ()), "")["fields"][2:])
 
 
-def _rename(change: Change, schema: _Schema) -> None:
+def _rename(change: Change, schema: EnvelopeSchema) -> None:
     names = schema.names or {}
     change.before, change.after = schema.rename(change.before), schema.rename(change.after)
     change.unchanged = [names.get(name, name) for name in change.unchanged]

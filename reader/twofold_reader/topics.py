@@ -31,7 +31,7 @@ _WAITING_BYTES: Final = 32 << 20
 _LEAST_BYTES: Final = 1 << 20
 """So much may wait of each partition, however many there are. A paused partition's records that the
 library has fetched ahead are fetched again, so pauses must be rare."""
-_WAIT_S: Final = 0.1
+WAIT_S: Final = 0.1
 _CALL_S: Final = 30.0
 _ASKED_ONE_BY_ONE: Final = 10
 """For the leaders of more topics all are asked for at once."""
@@ -130,7 +130,7 @@ class PrefixTopics:
         with sorted_errors(f"reading {self._commits.topic}"):
             self._consumer.assign([TopicPartition(*self._commits, offset)])
             while True:
-                for message in self._consumer.consume(1, _WAIT_S):
+                for message in self._consumer.consume(1, WAIT_S):
                     if (error := message.error()) is None:
                         return message
                     if error.code() == _END:
@@ -146,14 +146,14 @@ class PrefixTopics:
         with sorted_errors(f"reading {self._commits.topic}"):
             self._consumer.assign([TopicPartition(*self._commits, offset)])
 
-    def read_commits(self) -> Sequence[Message]:
+    def read_commits(self, wait_s: float = WAIT_S) -> Sequence[Message]:
         """Return the next commit records that have come; wait a little if there is none.
 
         Behind the last one `is_at_end` is true.
         """
         commits = self._partitions[self._commits]
         if not commits.size:
-            self._read_more(commits)
+            self._read_more(commits, wait_s)
         return commits.take_portion()
 
     def open(self, ranges: Iterable[Range]) -> None:
@@ -196,11 +196,11 @@ class PrefixTopics:
 
         return rows.take_range(wanted, read_more, self._read_again)
 
-    def _read_more(self, needed: PartitionRows[Message]) -> None:
+    def _read_more(self, needed: PartitionRows[Message], wait_s: float = WAIT_S) -> None:
         """Add what has come; wait a little if nothing has."""
         with sorted_errors("reading"):
             self._resume(needed)
-            batch = self._consumer.consume(_BATCH, 0) or self._consumer.consume(1, _WAIT_S)
+            batch = self._consumer.consume(_BATCH, 0) or self._consumer.consume(1, wait_s)
             errors = any(map(Message.error, batch))
             start = 0
             for key, same in groupby(zip(map(Message.topic, batch), map(Message.partition, batch), strict=True)):
@@ -256,7 +256,7 @@ class PrefixTopics:
             consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.first)])
             while position <= wanted.last:
                 with sorted_errors(f"reading {wanted.topic} again"):
-                    batch = consumer.consume(_BATCH, 0) or consumer.consume(1, _WAIT_S)
+                    batch = consumer.consume(_BATCH, 0) or consumer.consume(1, WAIT_S)
                 found = []
                 for message in batch:
                     offset = message.offset() or 0

@@ -163,15 +163,18 @@ COMMON: Mapping[str, Walls] = {
 
 READER: Mapping[str, Walls] = {
     "whole_transactions": Walls({"bookmark", "changes"}, {"twofold_avro", "twofold_common"}),
-    "changes": Walls(set(), {"fastavro", "twofold_avro", "twofold_common"}),
+    "changes": Walls({"values"}, {"fastavro", "twofold_avro", "twofold_common"}),
+    "values": Walls(),
+    "arrow": Walls({"changes", "whole_transactions"}, {"pyarrow", "twofold_avro"}),
     "bookmark": Walls(set(), {"twofold_avro", "twofold_common"}),
     "partition_rows": Walls(set(), {"twofold_avro", "twofold_common"}),
     "topics": Walls({"partition_rows"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "schemas": Walls(set(), {"twofold_common"}),
-    "reader": Walls(
-        {"bookmark", "changes", "partition_rows", "schemas", "topics", "whole_transactions"},
+    "commit_reader": Walls(
+        {"bookmark", "changes", "partition_rows", "topics", "whole_transactions"},
         {"twofold_avro", "twofold_common"},
     ),
+    "reader": Walls({"arrow", "commit_reader", "schemas", "whole_transactions"}, {"twofold_common"}),
     "waiting": Walls({"schemas", "topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "__init__": Walls({"changes", "reader", "waiting", "whole_transactions"}, {"twofold_common"}),
 }

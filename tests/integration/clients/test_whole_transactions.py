@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import psycopg.rows
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from clients.samples import PREPARATION, SAMPLES
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.mirror_place import write_place
@@ -135,6 +137,36 @@ def test_a_bookmark_and_a_position_continue_where_they_say(bank: Installation) -
     at, transaction = next((at, each) for at, (each, _) in enumerate(found) if each.gid == "late")
     assert [(each.sequence, each.id) for each, _ in read(bank, transaction.position)] == ids[at:]
     assert read(bank, "newest") == []
+
+
+NOT_OF_PYTHON = {"int4range", "tstzrange"}
+"""psycopg has classes of its own for these."""
+
+
+def test_values_are_those_that_psycopg_gives(connector: Maker) -> None:
+    samples = [each for each in SAMPLES if not each.special and each.name not in NOT_OF_PYTHON]
+    here = connector(init=False, source={"tables": ["public.sample"]})
+    columns = ", ".join(f"{each.column} {each.type}" for each in samples)
+    here.sql(*PREPARATION, f"CREATE TABLE sample (id int PRIMARY KEY, {columns})")
+    initialise(load(here.file), print)
+    with here.carrying():
+        for number in range(3):
+            here.sql(f"INSERT INTO sample VALUES ({number}, {', '.join(each.value(number) for each in samples)})")
+        position = behind_commit(here, "INSERT INTO sample VALUES (9)")
+        wait(position, here.prefix, {"bootstrap.servers": here.reader.bootstrap}, load(here.file).registry.url)
+    with psycopg.connect(here.conninfo, row_factory=psycopg.rows.dict_row) as connection:
+        connection.execute("SET TIME ZONE 'UTC'")
+        rows = connection.execute("SELECT * FROM sample ORDER BY id").fetchall()
+    found = [change.after for _, changes in read(here) for change in changes]
+    for name in (each.column for each in samples):
+        for expected, row in zip(rows, found, strict=True):
+            assert row is not None
+            assert (type(row[name]), str(row[name])) == (type(expected[name]), str(expected[name])), name
+    with reader_of(here) as reader:
+        (batch,) = reader.as_arrow("beginning", follow=False)
+    after = batch.tables["public.sample"].column("after").to_pylist()
+    assert [each["id"] for each in after] == [0, 1, 2, 9]
+    assert after[0]["v_numeric"] == "12345678901234567890.123456789"
 
 
 def test_what_is_committed_comes_to_a_reader_that_follows(bank: Installation) -> None:
