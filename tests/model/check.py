@@ -19,6 +19,7 @@ from model.lives import model as lives_model
 from model.lives import mutants as lives_mutants
 from model.lives import scenarios as lives_scenarios
 from model.member_world import first_violation_of_members
+from model.order_world import first_violation_of_order
 from model.remade_world import first_violation_of_remade
 
 HISTORIES, AT_ONCE = 20_000, 2_500
@@ -77,7 +78,7 @@ def tried(job: Job) -> tuple[int, str | None]:
         seeds = range(int(job.name), int(job.name) + AT_ONCE)
         others = seeds[: AT_ONCE // 4]
         violation = first_violation(seeds) or first_violation_of_members(others) or first_violation_of_remade(others)
-        return len(seeds) + 2 * len(others), violation
+        return len(seeds) + 3 * len(others), violation or first_violation_of_order(others)
     mutant = next(each for each in group_mutants.MUTANTS if each.name == job.name)
     with mutant.applied():
         return HISTORIES, first_violation(range(HISTORIES))

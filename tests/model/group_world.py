@@ -562,15 +562,22 @@ class GroupWorld:
 
     def _check_whole(self, cut: Mapping[str, int]) -> None:
         """No transaction has a part of its branches in the tables of the cut."""
-        records = {each.name: each.kafka.commits[: cut.get(each.name, 0)] for each in self.sources}
+        self._check_records({name: self._source(name).kafka.commits[:shown] for name, shown in cut.items()})
+
+    def _source(self, name: str) -> Source:
+        return next(each for each in self.sources if each.name == name)
+
+    def _check_records(self, found: Mapping[str, Sequence[CommitRecord]]) -> None:
+        """The same for these commit records."""
+        records = {each.name: found.get(each.name, ()) for each in self.sources}
         shown = {(each.name, gid) for each in self.sources for gid in each.tables.shown(records[each.name])}
         for g in {global_id(gid) for _, gid in shown}:
             check(g not in self.rolled_back, f"the cut shows {g}, which is rolled back")
             for source, gid in self.branches[g]:
-                is_due = source.name in cut and source.tables.must_show(gid, records[source.name])
+                is_due = source.name in found and source.tables.must_show(gid, records[source.name])
                 check(
                     (source.name, gid) in shown or not is_due,
-                    f"the cut {cut} shows {g} and not its branch {gid} in {source.name}",
+                    f"{ {name: len(each) for name, each in found.items()} } shows {g} and not its branch {gid} in {source.name}",
                 )
 
 

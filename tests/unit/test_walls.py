@@ -145,6 +145,7 @@ COMMON: Mapping[str, Walls] = {
     "global_cut": Walls(),
     "global_waits": Walls({"global_cut"}),
     "global_loads": Walls({"global_cut"}),
+    "global_order": Walls({"global_cut"}),
     "group_admission": Walls({"global_cut", "global_loads"}),
     "source_order": Walls(),
     "mirror_place": Walls({"errors", "positions"}),
