@@ -175,9 +175,13 @@ READER: Mapping[str, Walls] = {
         {"bookmark", "changes", "partition_rows", "topics", "whole_transactions"},
         {"twofold_avro", "twofold_common"},
     ),
+    "frontiers": Walls({"topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
+    "group_reader": Walls(
+        {"bookmark", "commit_reader", "frontiers", "schemas", "topics", "whole_transactions"}, {"twofold_common"}
+    ),
     "reader": Walls({"arrow", "commit_reader", "schemas", "whole_transactions"}, {"twofold_common"}),
     "waiting": Walls({"schemas", "topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
-    "__init__": Walls({"changes", "reader", "waiting", "whole_transactions"}, {"twofold_common"}),
+    "__init__": Walls({"changes", "group_reader", "reader", "waiting", "whole_transactions"}, {"twofold_common"}),
 }
 
 SPARK: Mapping[str, Walls] = {

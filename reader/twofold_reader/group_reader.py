@@ -1,0 +1,300 @@
+"""Reads the topics of a source group: a global transaction, which has branches in several sources,
+comes whole.
+
+Frontiers and commit records say how far each prefix may be shown (`twofold_common.global_cut`).
+Within such a step each transaction comes by itself, except a global one: its branches come together
+(`twofold_common.global_order`). So behind each unit every source is at a place of its own order,
+and has a global transaction whole or not at all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+from twofold_common.errors import Refused, UsageError
+from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member, greatest_cut
+from twofold_common.global_loads import Loads, ends_a_load
+from twofold_common.global_order import Place, Stop, Unit, order_units
+from twofold_common.global_waits import find_waits
+from twofold_reader.bookmark import WHOLE, Bookmark
+from twofold_reader.commit_reader import CommitReader, FoundCommit
+from twofold_reader.frontiers import FrontierTopics
+from twofold_reader.schemas import schemas_at
+from twofold_reader.topics import WAIT_S
+from twofold_reader.whole_transactions import Transaction
+
+_log = logging.getLogger("twofold_reader")
+_TOLD_S: Final = 30.0
+_BEGINNING: Final = "beginning"
+_END: Final[Place] = (WHOLE, 0)
+
+
+@dataclass(slots=True, eq=False)
+class GlobalTransaction:
+    """What becomes visible together."""
+
+    global_ids: tuple[str, ...]
+    """Mostly one. Several if sources committed them in opposite orders. None if this is one
+    source's own transaction, or part of a load."""
+    branches: Iterator[tuple[str, Transaction]]
+    """Transactions with their prefixes, those of each source in its order. Beside several global
+    transactions, what lies between them in a source is among them. They can be read once, and until
+    the next global transaction is asked for."""
+    bookmark: str
+    """The place behind all of it, to start at: store it together with the result."""
+
+
+class GroupReader:
+    """A reader of several prefixes, whose connectors have the same `[group]`; used by one thread.
+
+    It joins no consumer group and stores nothing: the bookmark of what was read is its user's.
+    """
+
+    def __init__(
+        self,
+        prefixes: Sequence[str],
+        kafka: Mapping[str, Any],
+        registry: str | Callable[[int], str],
+        *,
+        tables: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Read these tables, as `schema.table` by prefix; None: all. Otherwise as `Reader`."""
+        schema_of = schemas_at(registry) if isinstance(registry, str) else registry
+        self._frontiers = FrontierTopics(prefixes, kafka, schema_of)
+        self._members = {
+            each: _Member(each, CommitReader(each, kafka, schema_of, None if tables is None else tables.get(each, ())))
+            for each in prefixes
+        }
+        self._loads = Loads()
+        self._marks: dict[str, str] = {}
+        self._told_at = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections to Kafka."""
+        self._frontiers.close()
+        for each in self._members.values():
+            each.commits.close()
+
+    def transactions(self, start: str, *, follow: bool = True) -> Iterator[GlobalTransaction]:
+        """Return all transactions, each global one whole, in an order that every source's order
+        agrees with.
+
+        `start` is 'beginning' or a bookmark. Without `follow` it ends with what may be shown now.
+        """
+        self._marks = self._parse(start)
+        self._loads = Loads()
+        self._told_at = time.monotonic() + _TOLD_S
+        for prefix, each in self._members.items():
+            each.begin(self._marks[prefix])
+        self._frontiers.begin()
+        return self._read_on(follow=follow)
+
+    def _parse(self, start: str) -> dict[str, str]:
+        if start == _BEGINNING:
+            return dict.fromkeys(self._members, _BEGINNING)
+        marks = dict(each.partition("=")[::2] for each in start.split(","))
+        if marks.keys() != self._members.keys():
+            raise UsageError(
+                f"{start!r} is no place of {', '.join(self._members)}: give 'beginning', or a bookmark of a reader of these prefixes"
+            )
+        return marks
+
+    def _read_on(self, *, follow: bool) -> Iterator[GlobalTransaction]:
+        came = True
+        while True:
+            # First the frontiers: the commit records must be read at least as far as these know.
+            came = self._frontiers.read_more(0 if came else WAIT_S)
+            is_at_end = self._frontiers.is_at_end
+            for each in self._members.values():
+                came |= each.read_more()
+                is_at_end &= each.commits.is_at_end
+            if came and self._is_read_far_enough():
+                yield from self._read_step()
+            elif not came and not follow and is_at_end:
+                return
+            self._tell_waits()
+
+    def _is_read_far_enough(self) -> bool:
+        lasts = self._frontiers.last
+        return all(each in lasts and lasts[each].sequence <= member.known for each, member in self._members.items())
+
+    def _as_members(self) -> dict[str, Member]:
+        streams = {prefix: each.stream_id for prefix, each in self._members.items()}
+        lasts = {prefix: each.keep_streams(streams) for prefix, each in self._frontiers.last.items()}
+        return {prefix: each.as_member(lasts.get(prefix)) for prefix, each in self._members.items()}
+
+    def _read_step(self) -> Iterator[GlobalTransaction]:
+        """Yield what may be shown of what has been read."""
+        members = self._as_members()
+        loads = self._loads.follow(members)
+        chosen = greatest_cut(members, loads)
+        stops = {prefix: each.find_stops(chosen[prefix], loads) for prefix, each in self._members.items()}
+        found = {prefix: each.find_commits(chosen[prefix]) for prefix, each in self._members.items()}
+        ahead = {prefix: _Ahead(each.transactions(chosen[prefix])) for prefix, each in self._members.items()}
+        for unit in order_units(stops):
+            for prefix, (first, _) in unit.parts.items():
+                yield from self._read_alone(prefix, ahead[prefix], first)
+            for prefix, (_, last) in unit.parts.items():
+                self._marks[prefix] = str(_mark_behind(found[prefix][last[0]], last))
+            yield from self._read_together(unit, ahead)
+        for prefix, each in ahead.items():
+            yield from self._read_alone(prefix, each, _END)
+            if found[prefix]:
+                self._marks[prefix] = str(found[prefix][chosen[prefix]].mark)
+
+    def _read_alone(self, prefix: str, ahead: _Ahead, end: Place) -> Iterator[GlobalTransaction]:
+        while ahead.is_before(end):
+            transaction = ahead.take_next()
+            self._marks[prefix] = transaction.bookmark
+            yield GlobalTransaction((), iter([(prefix, transaction)]), self._bookmark)
+
+    def _read_together(self, unit: Unit, ahead: Mapping[str, _Ahead]) -> Iterator[GlobalTransaction]:
+        """Yield a unit, unless it has no rows in the chosen tables."""
+        ends = {prefix: (sequence, at + 1) for prefix, (_, (sequence, at)) in unit.parts.items()}
+
+        def read_branches() -> Iterator[tuple[str, Transaction]]:
+            for prefix, end in ends.items():
+                while ahead[prefix].is_before(end):
+                    yield prefix, ahead[prefix].take_next()
+
+        if any(ahead[prefix].is_before(end) for prefix, end in ends.items()):
+            branches = read_branches()
+            yield GlobalTransaction(unit.global_ids, branches, self._bookmark)
+            for _ in branches:
+                pass  # nobody has read it
+
+    @property
+    def _bookmark(self) -> str:
+        return ",".join(f"{prefix}={mark}" for prefix, mark in self._marks.items())
+
+    def _tell_waits(self) -> None:
+        """Say now and then what is waited for, while something is."""
+        now = time.monotonic()
+        if not any(each.commits.pending for each in self._members.values()):
+            self._told_at = now + _TOLD_S
+        elif now > self._told_at:
+            self._told_at, members = now + _TOLD_S, self._as_members()
+            silent = [f"a frontier of {prefix}" for prefix, each in members.items() if each.frontier is None]
+            waits = [each.global_id for each in find_waits(members)] or ["the next frontier, or the end of a load"]
+            _log.warning("waiting for %s: twofold status says more", ", ".join((silent or waits)[:5]))
+
+
+class _Member:
+    """One prefix, and what of it has come."""
+
+    def __init__(self, prefix: str, commits: CommitReader) -> None:
+        self._prefix = prefix
+        self.commits = commits
+        self._cut = 0
+        """The last commit record of which nothing is left."""
+        self._done: Place = (0, 0)
+        """The last transaction that came before the start."""
+        self.stream_id = ""
+
+    def begin(self, start: str) -> None:
+        self.commits.begin(start)
+        self._cut, self._done, self.stream_id = 0, (0, 0), ""
+        if start != _BEGINNING:
+            mark = Bookmark.parse(start)
+            self._cut = mark.sequence - (mark.done != WHOLE)
+            self._done = mark.sequence, mark.done
+            self.stream_id = mark.stream_id
+
+    def read_more(self) -> bool:
+        """Read further commit records; False: there is none at present."""
+        came = self.commits.read_more(0)
+        if self.commits.pending and not self.stream_id:
+            first = self.commits.pending[0].commit
+            if first.sequence != 1:
+                raise Refused(
+                    f"Kafka no longer has the first commit records of {self._prefix}: it begins with {first.sequence}",
+                    at_stake="global transactions with a branch there and another one elsewhere: they would be torn",
+                    repair="read each prefix by itself (Reader), or begin with new topics: twofold reset, then twofold init, of every member",
+                )
+            self.stream_id = first.stream_id
+        return came
+
+    @property
+    def known(self) -> int:
+        """The last commit record that has been read."""
+        return self.commits.pending[-1].commit.sequence if self.commits.pending else self._cut
+
+    def as_member(self, frontier: Frontier | None) -> Member:
+        pending = self.commits.pending
+        branches = (CommittedBranch(each.commit.sequence, name) for each in pending for _, name in _branches_of(each))
+        loads = (each.commit.sequence for each in pending if _ends_a_load(each))
+        return Member(self._cut, self.known, tuple(branches), frontier, tuple(loads))
+
+    def find_commits(self, end: int) -> dict[int, FoundCommit]:
+        """Return what is pending up to this commit record, by number."""
+        return {each.commit.sequence: each for each in self.commits.pending if each.commit.sequence <= end}
+
+    def find_stops(self, end: int, loads: Sequence[Load]) -> list[Stop]:
+        """Return what may not come alone, up to this commit record."""
+        ends = {each.sequence: each for each in loads if each.prefix == self._prefix}
+        found: list[Stop] = []
+        for sequence, each in self.find_commits(end).items():
+            found += (Stop((sequence, at), name) for at, name in _branches_of(each) if (sequence, at) > self._done)
+            if sequence in ends:
+                found.append(Stop((sequence, 0), ends[sequence]))
+        return found
+
+    def transactions(self, end: int) -> Iterator[Transaction]:
+        """Yield those up to this commit record."""
+        while self.commits.pending and self.commits.pending[0].commit.sequence <= end:
+            sequence = self.commits.pending[0].commit.sequence
+            yield from self.commits.take_transactions()
+            self._cut = sequence
+
+
+class _Ahead:
+    """Transactions, of which the next one is looked at before it is taken."""
+
+    def __init__(self, transactions: Iterator[Transaction]) -> None:
+        self._transactions = transactions
+        self._next: Transaction | None = None
+
+    def is_before(self, end: Place) -> bool:
+        """Whether there is a next one, and its place is before this one."""
+        if self._next is None:
+            self._next = next(self._transactions, None)
+        return self._next is not None and _place_of(self._next) < end
+
+    def take_next(self) -> Transaction:
+        """Return the one that `is_before` has looked at."""
+        taken, self._next = self._next, None
+        assert taken is not None
+        return taken
+
+
+def _place_of(transaction: Transaction) -> Place:
+    return transaction.sequence, transaction.commit_lsn if transaction.kind == "transaction" else 0
+
+
+def _branches_of(found: FoundCommit) -> list[tuple[int, str]]:
+    """Return where the commits of branches begin, with their global ids, in their order."""
+    return sorted((each.commit_lsn, each.global_id) for each in found.commit.prepared if each.global_id is not None)
+
+
+def _ends_a_load(found: FoundCommit) -> bool:
+    commit = found.commit
+    return ends_a_load(commit.kind, (each.topic for each in commit.ranges), commit.backfilling)
+
+
+def _mark_behind(found: FoundCommit, place: Place) -> Bookmark:
+    """Return the place behind a branch or the end of a load."""
+    commit, (_, at) = found.commit, place
+    return Bookmark(commit.stream_id, commit.sequence, found.offset, at) if at else found.mark

@@ -1,0 +1,111 @@
+"""`GroupReader` on the topics of two databases: global transactions come whole, in an order that
+both databases agree with.
+"""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from fixtures.connector import Maker, wait_until
+from integration.clients.test_whole_transactions import delete_before
+from integration.connector.test_frontiers import Group, in_doubt
+from twofold.config import load
+from twofold_reader import GroupReader, Refused, UsageError
+
+Seen = tuple[tuple[str, ...], list[tuple[str, int]], str]
+"""The global ids, each branch's prefix with the account that it inserts, and the bookmark."""
+
+
+def reader_of(group: Group) -> GroupReader:
+    here = group.east
+    kafka = {"bootstrap.servers": here.reader.bootstrap}
+    tables = {prefix: ["public.account"] for prefix in group.members}
+    return GroupReader([*group.members], kafka, load(here.file).registry.url, tables=tables)
+
+
+def read(group: Group, start: str = "beginning") -> list[Seen]:
+    """All that may be shown now from a place on, without the loads."""
+    with reader_of(group) as reader:
+        found: list[Seen] = []
+        for each in reader.transactions(start, follow=False):
+            branches = [
+                (prefix, change.after["id"])
+                for prefix, transaction in each.branches
+                if transaction.kind == "transaction"
+                for change in transaction.changes
+                if change.after is not None
+            ]
+            found.append((each.global_ids, branches, each.bookmark))
+        return [each for each in found if each[1]]
+
+
+def global_ids(group: Group) -> list[tuple[str, ...]]:
+    return [each for each, _, _ in read(group) if each]
+
+
+@pytest.mark.core
+def test_a_global_transaction_comes_whole_or_not_at_all(connector: Maker) -> None:
+    group = Group(connector)
+    both = [*group.members]
+    for here in group.members.values():
+        here.carry()
+    group.east.sql("INSERT INTO account VALUES (100, 1, 'local')")
+    for branch in group.prepare("first", 1):
+        branch.tpc_commit()
+    wait_until(lambda: global_ids(group) == [("1:first",)], 60, "the first transfer comes")
+    east, west = group.prepare("second", 2)
+    east.tpc_commit()
+    wait_until(lambda: "1:second" in in_doubt(group.frontier(group.west)), 60, "the west has it in doubt")
+    for branch in group.prepare("third", 3):
+        branch.tpc_commit()
+    group.west.sql("INSERT INTO account VALUES (200, 1, 'local')")
+    group.east.caught_up()
+    group.west.caught_up()
+    assert global_ids(group) == [("1:first",)], "the second is half there, and the third lies behind it"
+
+    west.tpc_commit()
+    opposite = group.prepare("one", 4), group.prepare("other", 5)
+    for branch in (opposite[0][0], opposite[1][1]):
+        branch.tpc_commit()
+        group.east.caught_up()
+        group.west.caught_up()
+    for branch in (opposite[1][0], opposite[0][1]):
+        branch.tpc_commit()
+    wait_until(lambda: len(global_ids(group)) == 3, 60, "all come")
+    found = read(group)
+    assert [each for each, _, _ in found if each] == [("1:first",), ("1:second", "1:third"), ("1:one", "1:other")]
+    for names, branches, _ in found:
+        # What lies between two of opposite orders comes with them: the local account, and the mark.
+        global_ones = [(prefix, account) for prefix, account in branches if names and 0 < account < 100]
+        accounts = {account for _, account in global_ones}
+        assert sorted(global_ones) == sorted((prefix, account) for prefix in both for account in accounts)
+    for prefix, here in group.members.items():
+        rows = [account for _, branches, _ in found for p, account in branches if p == prefix and account]
+        with psycopg.connect(here.conninfo) as connection:
+            source = connection.execute("SELECT id FROM account WHERE id > 0").fetchall()
+        assert sorted(rows) == sorted(account for (account,) in source)
+    for at, (_, _, bookmark) in enumerate(found):
+        rest = [(names, branches) for names, branches, _ in read(group, bookmark)]
+        assert sorted(rest) == sorted((names, branches) for names, branches, _ in found[at + 1 :])
+
+
+def test_first_commit_records_that_kafka_no_longer_has_are_refused(connector: Maker) -> None:
+    """Nobody knows of which global transactions they had a branch."""
+    group = Group(connector)
+    for here in group.members.values():
+        here.carry()
+        for _ in range(2):
+            here.caught_up()
+    wait_until(lambda: read(group), 60, "something comes")
+    delete_before(group.west, f"{group.west.prefix}.commits", count=1)
+    with pytest.raises(Refused, match=f"no longer has the first commit records of {group.west.prefix}"):
+        read(group)
+
+
+def test_a_place_of_other_prefixes_is_refused(connector: Maker) -> None:
+    group = Group(connector)
+    with reader_of(group) as reader:
+        for start in ("newest", "bank=beginning", "0/1"):
+            with pytest.raises(UsageError, match="is no place of"):
+                reader.transactions(start)
