@@ -1,5 +1,7 @@
 """Loads in a source group: what a member's snapshot shows of a global transaction no cut shows in
 part, though no commit record names it. pyiceberg alone reads the same.
+
+The south has a server of its own, whose slot does not wait for what is prepared elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from helpers.spark.group_lake import GroupLake, find_whole, prepare, regroup, tr
 from twofold.config import load
 from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
+from twofold_spark.errors import Refused
 from twofold_spark.session import member_catalog
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -72,12 +75,32 @@ def backfilled(here: Installation, topic: str) -> bool:
     )
 
 
+def waits_for_the_hole(lake: GroupLake) -> None:
+    """Run the mirror until it says that the south's load waits for the branch in the east."""
+    east, south = lake.members.values()
+    for here in (east, south):
+        here.sql("INSERT INTO account VALUES (901, 1, 'plain') ON CONFLICT DO NOTHING")
+        here.caught_up()
+
+    def says_so() -> bool:
+        lake.run()
+        assert not shown(lake)
+        return any(
+            f"of {south.prefix} waits for what is in doubt in {east.prefix}: 1:hole" in each for each in lake.said
+        )
+
+    wait_until(says_so, 120, "the mirror says what the load waits for")
+
+
+def shows(lake: GroupLake, *wanted: str) -> bool:
+    lake.run()
+    return shown(lake) == {*wanted}
+
+
 def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
     spark: SparkSession, connector: Maker, own_postgres: Callable[..., PostgresServer], tmp_path: Path
 ) -> None:
-    """The south has a server of its own, whose slot does not wait for what is prepared elsewhere.
-
-    The south's branch is committed before the south's first load; later one of the east, in a
+    """The south's branch is committed before the south's first load; later one of the east, in a
     table that joins the publication. Each has its sibling in doubt.
     """
     names = sorted(fresh_prefix() for _ in range(2))
@@ -90,26 +113,10 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
     initialise(load(south.file), print)
     regroup(east, south)
     wait_until(lambda: backfilled(south, "transfer"), 60, "the south's first load")
-    for here in members.values():
-        here.sql("INSERT INTO account VALUES (901, 1, 'plain')")
-        here.caught_up()
-
-    def holds_the_load() -> bool:
-        lake.run()
-        assert not shown(lake)
-        return any(
-            f"of {south.prefix} waits for what is in doubt in {east.prefix}: 1:hole" in each for each in lake.said
-        )
-
-    wait_until(holds_the_load, 120, "the mirror says what the load waits for")
+    waits_for_the_hole(lake)
     of_east.tpc_commit()
     transfer(members, "one", 10)
-
-    def shows(*wanted: str) -> bool:
-        lake.run()
-        return shown(lake) == {*wanted}
-
-    wait_until(lambda: shows("hole", "one"), 120, "both are whole")
+    wait_until(lambda: shows(lake, "hole", "one"), 120, "both are whole")
 
     east.sql(LATE)
     branches = []
@@ -130,4 +137,40 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
     lake.run()
     assert shown(lake) == {"hole", "one"}
     branches[1].tpc_commit()
-    wait_until(lambda: shows("hole", "one", "joined"), 120, "the load and its sibling appear at once")
+    wait_until(lambda: shows(lake, "hole", "one", "joined"), 120, "the load and its sibling appear at once")
+
+
+def test_no_cut_shows_half_of_a_transfer_that_a_load_after_a_lost_slot_brought(
+    spark: SparkSession, connector: Maker, own_postgres: Callable[..., PostgresServer], tmp_path: Path
+) -> None:
+    """The south's slot is dropped while a branch of its is in doubt, which is committed before the
+    south starts over.
+    """
+    names = sorted(fresh_prefix() for _ in range(2))
+    east, south = connector(name=names[0]), connector(name=names[1], conninfo=own_postgres().dsn())
+    members = {each.prefix: each for each in (east, south)}
+    regroup(east, south)
+    former = GroupLake(spark, tmp_path / "former", members, "bank")
+    transfer(members, "one", 10)
+    former.runs_until_it_shows("one")
+
+    of_east, of_south = prepare(members, "hole", 7)
+    south.caught_up()
+    south.runs[-1].stop()
+    south.ask(f"SELECT pg_drop_replication_slot('{south.prefix}')")
+    of_south.tpc_commit()
+    assert "no longer exists" in str(south.refusal())
+    south.twofold("reset", "--yes", ok=True)
+    south.delete_topics()
+    south.twofold("init", ok=True)
+    regroup(east, south)
+    wait_until(lambda: backfilled(south, "transfer"), 60, "the south's tables are loaded again")
+    with pytest.raises(Refused, match="the topics of this prefix were recreated"):
+        former.run()
+    assert shown(former) == {"one"}
+
+    lake = GroupLake(spark, tmp_path / "new", members, "bank")
+    waits_for_the_hole(lake)
+    of_east.tpc_commit()
+    transfer(members, "two", 20)
+    wait_until(lambda: shows(lake, "one", "hole", "two"), 120, "all are whole")
