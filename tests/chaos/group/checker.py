@@ -130,6 +130,7 @@ def main() -> int:
     checker.wait_for(source)
     cuts = checker.check_all()
     spans = Spans.read(options.bootstrap, options.registry, options.prefix)
+    checker.violations += [Violation("unrecorded", f"{row}: no commit record has it") for row in spans.unrecorded]
     for violation in checker.violations[:20]:
         print(f"  !!! {violation}")
     print(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from chaos.reading import Record, avro, read_all
@@ -24,24 +24,32 @@ class Spans:
     """In milliseconds; the end is not in it."""
     moments: tuple[int, ...] = ()
     """Of all sources' commit records: a mirror of one source moves with each of its own."""
+    unrecorded: tuple[str, ...] = ()
+    """Rows that are visible, and that no commit record has."""
 
     @classmethod
     def read(cls, bootstrap: str, registry: str, prefixes: Iterable[str]) -> Spans:
         decode = avro(registry)
         moments: list[int] = []
+        unrecorded: list[str] = []
         seen: dict[str, dict[int, int]] = defaultdict(dict)
         branches: dict[str, int] = {}
         for prefix in prefixes:
             topic = f"{prefix}.public.part"
+            # The rows first: connectors still run, and what comes between the two has its record.
+            rows = read_all(bootstrap, decode, [topic])
             commits = read_all(bootstrap, decode, [f"{prefix}.commits"])
             moments += [commit.written_ms for commit in commits]
-            rows = read_all(bootstrap, decode, [topic])
             for row, at in visible_since(topic, rows, commits):
+                if at is None:
+                    unrecorded.append(f"{row.place} of {len(rows)} rows and {len(commits)} commit records: {row.value}")
+                    continue
                 if (after := row.value["after"]) is None:
                     continue  # the truncate of a load, which brings the same rows again
                 seen[after["transfer"]].setdefault(after["branch"], at)
                 branches[after["transfer"]] = after["branches"]
-        return cls.of({name: [*its.values()] for name, its in seen.items()}, branches, moments)
+        found = cls.of({name: [*its.values()] for name, its in seen.items()}, branches, moments)
+        return replace(found, unrecorded=tuple(unrecorded))
 
     @classmethod
     def of(cls, seen: dict[str, list[int]], branches: dict[str, int], moments: Iterable[int] = ()) -> Spans:
@@ -55,8 +63,8 @@ class Spans:
         return [moment for moment in self.moments if any(first <= moment < end for first, end in self.torn)]
 
 
-def visible_since(topic: str, rows: Iterable[Record], commits: Iterable[Record]) -> Iterable[tuple[Record, int]]:
-    """Each row with the time of the commit record whose range has it."""
+def visible_since(topic: str, rows: Iterable[Record], commits: Iterable[Record]) -> Iterable[tuple[Record, int | None]]:
+    """Each row with the time of the commit record whose range has it; None: it lies behind all."""
     ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for commit in commits:
         for each in commit.value["ranges"]:
@@ -65,4 +73,5 @@ def visible_since(topic: str, rows: Iterable[Record], commits: Iterable[Record])
     for row in rows:
         if row.value is not None:
             here = ranges[row.partition]
-            yield row, here[bisect_left(here, (row.offset, 0))][1]
+            place = bisect_left(here, (row.offset, 0))
+            yield row, here[place][1] if place < len(here) else None

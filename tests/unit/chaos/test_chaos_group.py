@@ -98,8 +98,8 @@ def test_a_row_is_visible_with_the_commit_record_whose_range_has_it() -> None:
     def commit(at: int, first: int, last: int) -> Record:
         return Record("c", 0, at, None, {"ranges": [{"topic": "t", "partition": 0, "first": first, "last": last}]}, at)
 
-    rows, commits = [row(0), row(3), row(4)], [commit(100, 0, 1), commit(200, 3, 4)]
-    assert [at for _, at in visible_since("t", rows, commits)] == [100, 200, 200]
+    rows, commits = [row(0), row(3), row(4), row(5)], [commit(100, 0, 1), commit(200, 3, 4)]
+    assert [at for _, at in visible_since("t", rows, commits)] == [100, 200, 200, None]
 
 
 def member(*tables: str, loading: tuple[str, ...] = ()) -> dict[str, object]:
