@@ -25,6 +25,7 @@ from typing import Any, cast
 
 from twofold.bridge import initial
 from twofold.config import PreparedConfig, TurnConfig
+from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.run import Run, Timers
@@ -136,6 +137,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         pins=SimpleNamespace(all={}, take_unwritten=dict),
         lives=SimpleNamespace(take_for_merger=tuple),
         told=ToldTables("p"),
+        skips=NO_COMMANDS,
         keep_told=lambda _: None,
     )
     state = initial(applied_lsn=Lsn(START), confirmed_lsn=Lsn(START), sequence=0, pool=8)

@@ -103,6 +103,16 @@ class PreparedOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class SkippedRow:
+    """A change that a person had skipped, and that its topic lacks."""
+
+    topic: str
+    lsn: int
+    key: bytes | None = None
+    """Its message key without the schema's id."""
+
+
+@dataclass(frozen=True, slots=True)
 class Commit(Record):
     """One committed Kafka transaction."""
 
@@ -118,6 +128,7 @@ class Commit(Record):
     backfilling: tuple[str, ...] = ()
     stream_id: str = ""
     stale: tuple[str, ...] = ()
+    skipped: tuple[SkippedRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +166,7 @@ class Pin(Record):
     hidden: str | None = None
     reload_due: bool = False
     command: int = -1
+    skipped: tuple[SkippedRow, ...] = ()
 
     @property
     def oid(self) -> int | None:
@@ -274,6 +286,7 @@ class Message(Record):
 _INNER: Mapping[str, type[Any]] = {
     "prepared": PreparedOutcome,
     "ranges": Range,
+    "skipped": SkippedRow,
     "seen": Seen,
     "in_doubt": BranchInDoubt,
     "source": Source,

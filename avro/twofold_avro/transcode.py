@@ -708,6 +708,28 @@ class RowPlan:
             lists[partition].append({"key": None, "value": value})
         return int(self.partitions)
 
+    def keys_of(self, payload: bytes, offset: cython.Py_ssize_t) -> tuple[bytes | None, ...]:
+        """Return the message keys of the records that a row's message becomes: the old one first
+        where the change has two. ValueError: they cannot be read; it may have no more than that.
+        """
+        src: cython.p_uchar = payload
+        end: cython.Py_ssize_t = len(payload)
+        at: cython.Py_ssize_t = offset + 5
+        keys: list[bytes | None] = []
+        self.column = -1
+        if at > end or be32(src, offset) != self.oid:
+            raise ValueError(NO_OID)
+        has_old: cython.bint = src[offset + 4] in (KEY_TUPLE, OLD_TUPLE)
+        if has_old:
+            at = self._scan(src, at, end, self.old) + 1
+            keys.append(self._key(payload, self.old))
+        if src[0] != DELETE:
+            self._scan(src, at, end, self.new)
+            if has_old:
+                self._take_unchanged()
+            keys.append(self._key(payload, self.new))
+        return tuple(dict.fromkeys(keys))
+
     @cython.cfunc
     def _change(
         self,

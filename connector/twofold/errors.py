@@ -102,6 +102,6 @@ class MalformedMessage(TwofoldError):
 
     exit_status = 7
 
-    def __init__(self, what: str, *, offset: int) -> None:
-        super().__init__(f"{what} at byte {offset}")
+    def __init__(self, what: str, *, offset: int, remedy: str = "") -> None:
+        super().__init__(f"{what} at byte {offset}{'; remedy: ' if remedy else ''}{remedy}")
         self.offset = offset

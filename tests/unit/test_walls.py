@@ -26,7 +26,7 @@ class Walls:
 CONNECTOR: Mapping[str, Walls] = {
     "source": Walls({"conninfo", "descriptions", "errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
     "stream": Walls(
-        {"bridge", "descriptions", "errors", "gids", "kafka", "outbox", "source", "spool", "tables"},
+        {"bridge", "descriptions", "errors", "gids", "kafka", "lives", "outbox", "source", "spool", "tables"},
         {"twofold_avro", "twofold_common"},
     ),
     "tables": Walls(

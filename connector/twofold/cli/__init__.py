@@ -25,6 +25,7 @@ COMMANDS = {
     "doctor": "Find problems and fixes.",
     "audit": "Compare commit records with what consumers see.",
     "backfill": "Load tables: start, pause, resume, cancel, status, estimate.",
+    "skip": "Leave out one row that cannot be carried.",
     "prepared": "Prepared transactions in doubt.",
     "tail": "Show changes as they become visible.",
     "wait": "Wait until a position of the source is visible.",

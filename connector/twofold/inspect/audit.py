@@ -25,6 +25,7 @@ from twofold.kafka.schema_registry import Registry
 from twofold.kafka.tally import Damage
 from twofold.kafka.topic_reader import TopicReader
 from twofold_avro.records import Pin
+from twofold_common.positions import format_lsn
 from twofold_common.table_names import table_argument
 
 
@@ -76,6 +77,8 @@ class TopicAudit:
     reload: int | None
     """The commit record of the last reload."""
     loading: bool
+    lacks: tuple[str, ...] = ()
+    """The positions of rows that the topic lacks because a person had them skipped."""
 
     @property
     def description(self) -> str:
@@ -93,6 +96,8 @@ class TopicAudit:
             (self.held, "offsets not judged: a transaction is open there"),
         ):
             said += f"; {many} {what}" if many else ""
+        if self.lacks:
+            said += f"; lacks {_several_rows(len(self.lacks))} that a person had skipped, a known difference: at {', '.join(self.lacks)}"
         return said
 
 
@@ -132,7 +137,7 @@ def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> 
     """Say what each topic's damage means, and how to repair it."""
     tables = {topic: table_of(pin) for topic, pin in pins.items()}
     topics = sorted({place.topic for place in compared.tallies})
-    audits = tuple(_topic(topic, compared, tables.get(topic)) for topic in topics)
+    audits = tuple(_topic(topic, compared, tables.get(topic), pins.get(topic)) for topic in topics)
     breaks = [each for each in compared.breaks if not _all_reloaded(each.found, tables, compared.reloads)]
     last = compared.last_sequence or 0
     troubles = [trouble_of(each.topic, each.damages, names, each.table, last) for each in audits if each.damages]
@@ -164,7 +169,7 @@ def _apart(before: RecoveredState, after: RecoveredState, names: Names) -> Damag
     return None
 
 
-def _topic(topic: str, compared: ComparisonResult, table: str | None) -> TopicAudit:
+def _topic(topic: str, compared: ComparisonResult, table: str | None, pin: Pin | None) -> TopicAudit:
     tallies = {place: tally for place, tally in compared.tallies.items() if place.topic == topic}
     reload = compared.reloads.get(topic)
     found = [AuditFinding(place.partition, d) for place, tally in tallies.items() for d in tally.damages]
@@ -184,6 +189,7 @@ def _topic(topic: str, compared: ComparisonResult, table: str | None) -> TopicAu
         more=more,
         reload=reload.sequence if reload else None,
         loading=topic in compared.backfilling,
+        lacks=tuple(format_lsn(row.lsn) for row in pin.skipped) if pin else (),
     )
 
 
@@ -247,6 +253,10 @@ def _cause_of(found: SequenceBreak) -> str:
 def _several(words: list[str]) -> str:
     """Return the first few, and the number of the others."""
     return words[0] + (f" (and {len(words) - 1} more)" if len(words) > 1 else "")
+
+
+def _several_rows(many: int) -> str:
+    return "1 row" if many == 1 else f"{many} rows"
 
 
 def _places(many: int) -> str:

@@ -37,7 +37,13 @@ def send_command(settings: KafkaSettings, names: Names, topics: list[str], comma
     write_outside(settings, names, [(names.command_key(topic, command), command.encode()) for topic in topics])
 
 
-def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple[bytes, bytes]]) -> None:
+def send_skip(settings: KafkaSettings, names: Names, skip: tuple[str, int, str], *, withdraw: bool) -> None:
+    """Write or withdraw the command to skip one row: topic, position, name. Recovery reads it."""
+    ask_brokers(settings)
+    write_outside(settings, names, [(names.skip_key(*skip), None if withdraw else b"skip")])
+
+
+def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple[bytes, bytes | None]]) -> None:
     """Write to the progress topic in no transaction: what a person or an ending run has to say."""
     errors: list[KafkaError] = []
 

@@ -9,14 +9,16 @@ Pure: librdkafka calls `delivered`, on the thread that uses the producer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, Message
 
 from twofold.errors import RunEnded
-from twofold.kafka.record_sizes import largest_value
+from twofold.kafka.record_sizes import largest_record, largest_value
 from twofold.kafka.row_batch import Record
 
+_LARGE = 1 << 14
+"""Brokers take larger records, if nobody has set a very low limit."""
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
 
@@ -34,6 +36,8 @@ class PartitionWrites:
     last: int = -1
     largest: int = 0
     """The size of the largest value."""
+    largest_record: Record | None = field(default=None, compare=False, repr=False)
+    """Of large ones alone: to find it costs more than to find its size."""
 
 
 class Deliveries:
@@ -57,16 +61,18 @@ class Deliveries:
         """Count records that librdkafka has taken."""
         written = self._written[topic, partition]
         written.count += len(records)
-        written.largest = max(written.largest, largest_value(records))
+        if (size := largest_value(records)) > written.largest:
+            written.largest = size
+            written.largest_record = largest_record(records) if size >= _LARGE else None
 
-    def largest(self) -> tuple[str, int, int]:
-        """Return topic, partition and size of the largest record.
+    def largest(self) -> tuple[str, int, int, Record | None]:
+        """Return topic, partition and size of the largest record, and the record if it is large.
 
         They are those of the topic that refused a record, if its delivery report says which.
         """
         written = [w for w in self._written.values() if self.failed_topic in {None, w.topic}]
         largest = max(written, key=lambda w: w.largest)
-        return largest.topic, largest.partition, largest.largest
+        return largest.topic, largest.partition, largest.largest, largest.largest_record
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Note a record's delivery report."""

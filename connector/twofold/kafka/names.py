@@ -15,6 +15,7 @@ from twofold_avro.records import Commit
 from twofold_common.global_loads import ends_a_load
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,150}")
+_SKIPPED = re.compile(r"([^/]+)/([0-9A-F]{1,16})/([0-9a-z-]+)")
 _COMMIT_KEY = re.compile(rb"([0-9]{1,19})(/prepared|/load)?")
 
 
@@ -71,6 +72,16 @@ class Names(TopicNames):
         """Return the topic whose load a progress-topic key commands; None for another key."""
         head = f"{self.name}/backfill/".encode()
         return _text(key[len(head) :]).partition("/")[0] if key.startswith(head) else None
+
+    def skip_key(self, topic: str, lsn: int, row: str) -> bytes:
+        """Return the key of a command to skip one row."""
+        return f"{self.name}/skip/{topic}/{lsn:X}/{row}".encode()
+
+    def skipped_row(self, key: bytes) -> tuple[str, int, str] | None:
+        """Return topic, position and name of the row that a progress-topic key skips."""
+        head = f"{self.name}/skip/".encode()
+        found = _SKIPPED.fullmatch(_text(key[len(head) :])) if key.startswith(head) else None
+        return (found[1], int(found[2], 16), found[3]) if found else None
 
     def pinned_topic(self, key: bytes) -> str | None:
         """Return the topic that a progress-topic key pins; None for another key."""

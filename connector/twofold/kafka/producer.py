@@ -40,7 +40,7 @@ from twofold.kafka.client import (
 )
 from twofold.kafka.deliveries import Deliveries, DeliveryCallback, PartitionWrites
 from twofold.kafka.late_ends import EndRule
-from twofold.kafka.record_sizes import largest_value, too_large
+from twofold.kafka.record_sizes import RecordTooLarge, largest_value
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.kafka.watch import Watch
 
@@ -321,7 +321,7 @@ class TransactionalProducer:
     def _check_record(self, topic: str, partition: int, record: Record, error: KafkaError) -> NoReturn:
         """Raise why a record was refused."""
         if error.code() in TOO_LARGE:  # not its key: this is a line of the log, and a key may be a person's
-            raise too_large(topic, partition, largest_value([record]), self._bootstrap)
+            raise RecordTooLarge(topic, partition, largest_value([record]), record, self._bootstrap)
         if error.code() in {FATAL, WRONG_STATE}:
             # An earlier record has made the transaction fail, and its report may wait to be read.
             self._alive.poll(0)
@@ -368,7 +368,7 @@ class TransactionalProducer:
         kafka_error = kafka_error_of(error)
         if kafka_error is None or kafka_error.code() not in TOO_LARGE:
             return sort_error(error, doing)
-        return too_large(*self._deliveries.largest(), self._bootstrap)
+        return RecordTooLarge(*self._deliveries.largest(), self._bootstrap)
 
     def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> bool:
         """Call in slices of time until it returns nothing or 0, and retry retriable errors.

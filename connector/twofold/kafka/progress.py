@@ -60,6 +60,8 @@ class RecoveredState:
     """The downstream ids of the other entries, in the order of their last writes."""
     commands: tuple[TopicCommand, ...] = ()
     """People's commands about loads that nobody has executed, in their order."""
+    skips: tuple[tuple[str, int, str], ...] = ()
+    """People's commands to skip a row (topic, position, name) that no commit has carried out."""
     progress_at_ms: int = 0
     """The time of the progress record, by the clock that gives rows their time."""
     progress_end: int = 0
@@ -99,6 +101,7 @@ class ProgressReader:
         unresolved = {key: entry for key, entry in entries.items() if entry.state in {"open", "parked"}}
         return RecoveredState(
             commands=_unexecuted(names, latest, pins),
+            skips=tuple(skip for key in latest if (skip := names.skipped_row(key))),
             progress_end=ends[names.progress][1],
             progress_at_ms=0 if progress is None else progress.at_ms,
             progress=None if progress is None else self._decode(Progress, *progress.placed),

@@ -78,6 +78,10 @@ class Publisher:
         self._kept = KeptBatch()
         self._sent = SentRows()
 
+    def remove_skip_command(self, topic: str, lsn: int, row: str) -> None:
+        """Remove a person's command with the next commit of a main producer."""
+        self._overcomes += (self._names.skip_key(topic, lsn, row),)
+
     def produce(self, batch: RowBatch) -> None:
         """Add rows to the main producer's transaction; the first rows begin it."""
         self._begin_main()

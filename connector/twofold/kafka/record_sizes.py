@@ -33,6 +33,11 @@ def largest_value(records: Sequence[Record]) -> int:
     return max(map(len, filter(None, map(_value, records))), default=0)
 
 
+def largest_record(records: Sequence[Record]) -> Record:
+    """Return the record with the largest value."""
+    return max(records, key=lambda record: len(record["value"] or b""))
+
+
 def queue_kbytes(message_bytes: int, least: int) -> int:
     """Return how much a producer may hold unsent: at least two of the largest records."""
     return max(least, message_bytes * 2 // 1024)
@@ -62,3 +67,13 @@ def too_large(topic: str, partition: int, size: int, bootstrap: str) -> Refused:
             f"let the connector have {size * _MEMORY // _MIB} MiB of memory (resources.limits.memory in Kubernetes, MemoryMax in systemd)"
         )
     return Refused(problem, at_stake=at_stake, repair=f"all of these, then twofold run: {'; '.join(steps)}")
+
+
+class RecordTooLarge(Refused):
+    """A record that Kafka, or its client, does not take; `record`: None if it is not known."""
+
+    def __init__(self, topic: str, partition: int, size: int, record: Record | None, bootstrap: str) -> None:
+        refusal = too_large(topic, partition, size, bootstrap)
+        super().__init__(refusal.what, at_stake=refusal.at_stake, repair=refusal.repair)
+        self.topic = topic
+        self.record = record

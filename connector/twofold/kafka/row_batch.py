@@ -21,6 +21,9 @@ registry's ids come near it."""
 VOID = ""
 """The topic of rows that nobody is to receive."""
 
+SKIPPED = " "
+"""The topic of notes that rows were skipped; the merger takes them out. No topic has this name."""
+
 Record = dict[str, Any]
 """`{"key": bytes | None, "value": bytes | None}`."""
 

@@ -156,13 +156,13 @@ class Registry:
             return _Absent(f"the registry at {self._http.url} does not have {about}")
         match refusal.status:
             case 409:
-                return Refused(
+                return SchemaRefused(
                     f"the registry refuses the new schema of {about}: {refusal.reason}",
                     at_stake="readers of the topic could no longer read it; no row was written with the new schema",
                     repair=f"set the subject {about} to another compatibility (NONE accepts every schema), then restart; undoing the change in PostgreSQL is not enough, because a row made under it waits to be published",
                 )
             case 422:
-                return Refused(
+                return SchemaRefused(
                     f"the registry says that the schema of {about} is not valid: {refusal.reason}",
                     at_stake="rows written with it could not be read; none was written",
                     repair="report this with the table's definition: Twofold made a schema that the registry cannot parse",
@@ -186,6 +186,10 @@ class Registry:
 
 def _body(schema: str) -> bytes:
     return json.dumps({"schema": schema, "schemaType": "AVRO"}).encode()
+
+
+class SchemaRefused(Refused):
+    """The registry refuses a table's schema, and with it the rows of that shape."""
 
 
 class _Absent(SetupError):

@@ -8,23 +8,28 @@ that it describes.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
 from twofold.kafka.publisher import Publisher
-from twofold.kafka.row_batch import VOID, Record, RowBatch
+from twofold.kafka.row_batch import SKIPPED, VOID, Record, RowBatch
 from twofold.lives import topic_life
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut, CarryOut, WatchTopic
+from twofold.lives.skipped_rows import NOTHING_MISSING, MissingRow, MissingRows
 from twofold.lives.topic_life import TopicLife
 from twofold.loads.chunk import Chunk, ChunkResult, ReloadTruncate
 from twofold.loads.watched_topic import Envelopes, WatchedTopic, key_of
 from twofold.spool import Spool, SpooledRows
 from twofold.thread_owner import ThreadOwner
-from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, SkippedRow
 from twofold_avro.transcode import PackedRecords
+from twofold_common.positions import Lsn, format_lsn
+
+_log = logging.getLogger(__name__)
 
 _UNPACKED_MAX = 2_000
 """With fewer, librdkafka's batches would be smaller; more would not stay in the processor's caches.
@@ -71,7 +76,13 @@ class LoadMerger:
         """The topics of tables in backfill."""
         self._unwritten: set[str] = set()
         """Topics whose lives have changed since their pins were written."""
-        self._envelopes = envelopes
+        self._missing = {
+            topic: MissingRows(frozenset(MissingRow(row.lsn, row.key) for row in pin.skipped))
+            for topic, pin in pins.items()
+            if pin.skipped
+        }
+        """The topics that lack a skipped row."""
+        self.envelopes = envelopes
         self._spool = spool
         self._owner = ThreadOwner("the merger")
 
@@ -87,6 +98,10 @@ class LoadMerger:
         """Publish rows of committed transactions."""
         assert self._owner.check_first()
         batch.take_topic(VOID)
+        if skipped := batch.take_topic(SKIPPED):
+            self._note_skipped(skipped)
+        if self._missing:
+            self._note_published(batch)
         if self._watched:
             self._note_changes(batch)
         self._publisher.produce(batch)
@@ -126,7 +141,10 @@ class LoadMerger:
 
     def _complete_commit(self, commit: Commit) -> Commit:
         """Return the commit record with the tables' states, as the pins that it travels with."""
-        return replace(commit, backfilling=tuple(sorted(self._watched)), stale=tuple(sorted(self._stale)))
+        skipped = tuple(row for topic in sorted(self._missing) for row in self._skipped_rows(topic))
+        return replace(
+            commit, backfilling=tuple(sorted(self._watched)), stale=tuple(sorted(self._stale)), skipped=skipped
+        )
 
     # --- a load's own Kafka transactions
 
@@ -216,7 +234,7 @@ class LoadMerger:
                     assert offered.whole is not None
                     published += self._produce_whole(topic, offered.whole)
                 case topic_life.ReleaseHeld(unseen_by):
-                    for held in watched.release(unseen_by, self._envelopes):
+                    for held in watched.release(unseen_by, self.envelopes):
                         self._publisher.produce(held)
         if not self._life(topic).in_backfill:
             del self._watched[topic]
@@ -234,11 +252,54 @@ class LoadMerger:
         return complete
 
     def _complete_pin(self, topic: str, pin: Pin) -> Pin:
+        if pin.skipped != (skipped := self._skipped_rows(topic)):
+            pin = replace(pin, skipped=skipped)
         life = self._lives.get(topic)
         if life is None:
             return pin
         bound = life.progress.to_bytes() if life.in_backfill else None
         return replace(pin, backfill=life.state, bound=bound, command=max(pin.command, life.executed))
+
+    # --- skipped rows
+
+    def _note_skipped(self, notes: RowBatch) -> None:
+        """Note rows that people's commands named. The commands go with this transaction."""
+        for _, _, records in notes.partitions():
+            for note in records:
+                topic, lsn = note["topic"], note["lsn"]
+                _log.warning("%s: skipped row %s at %s", topic, note["row"], format_lsn(Lsn(lsn)))
+                self._set_missing(topic, self._missing_of(topic).skip(MissingRow(lsn, note["key"])))
+                self._publisher.remove_skip_command(topic, lsn, note["row"])
+
+    def _note_published(self, batch: RowBatch) -> None:
+        """Note the rows that bring what their topics lack."""
+        for topic, _, records in batch.partitions():
+            if (missing := self._missing.get(topic)) is None:
+                continue
+            keys = missing.keys
+            for record in records:
+                key = None if record["key"] is None else key_of(record)
+                if record["value"] is None or not (key is None or key in keys):
+                    continue
+                lsn, op, partial = self.envelopes.read_place(record["value"])
+                missing = missing.truncate(lsn) if op == "t" else missing.publish(lsn, key, partial=partial)
+            self._set_missing(topic, missing)
+
+    def _missing_of(self, topic: str) -> MissingRows:
+        return self._missing.get(topic, NOTHING_MISSING)
+
+    def _set_missing(self, topic: str, missing: MissingRows) -> None:
+        if missing == self._missing_of(topic):
+            return
+        self._missing[topic] = missing
+        if not missing.rows:
+            del self._missing[topic]
+        if topic in self._pins:
+            self._unwritten.add(topic)
+
+    def _skipped_rows(self, topic: str) -> tuple[SkippedRow, ...]:
+        rows = sorted(self._missing_of(topic).rows, key=lambda row: (row.lsn, row.key or b""))
+        return tuple(SkippedRow(topic, *row) for row in rows)
 
     # --- rows
 
@@ -254,7 +315,7 @@ class LoadMerger:
         for topic, _, records in batch.partitions():
             if (watched := self._watched.get(topic)) is None:
                 continue
-            if moved := watched.note(records, self._envelopes):
+            if moved := watched.note(records, self.envelopes):
                 self._apply(topic, topic_life.KeysMoved(moved))
             if self._lives[topic].state == "paused":
                 watched.forget(None)  # a barrier precedes the next snapshot
@@ -262,6 +323,7 @@ class LoadMerger:
     def _produce_truncate(self, truncate: ReloadTruncate) -> None:
         if truncate.encoding is None:
             return  # the table is gone, as its load will find
+        self._set_missing(truncate.topic, NOTHING_MISSING)
         batch = RowBatch()
         for mine, read in zip(batch.lists(truncate.topic, truncate.encoding.partitions), truncate.lists, strict=True):
             mine.extend(read)

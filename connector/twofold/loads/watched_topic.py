@@ -110,6 +110,10 @@ class Envelopes(Protocol):
         """Return the row's transaction, its op, and whether an unchanged value was left out."""
         ...
 
+    def read_place(self, value: bytes) -> tuple[int, str, bool]:
+        """Return the row's position, its op, and whether an unchanged value was left out."""
+        ...
+
 
 class EnvelopeReader:
     """The reader of a run; it knows the schemas by their ids."""
@@ -119,10 +123,19 @@ class EnvelopeReader:
 
     def read(self, value: bytes) -> tuple[int, str, bool]:
         """Return the row's transaction, its op, and whether an unchanged value was left out."""
+        envelope = self._read(value)
+        return envelope["source"]["txId"], envelope["op"], bool(envelope["unchanged"])
+
+    def read_place(self, value: bytes) -> tuple[int, str, bool]:
+        """Return the row's position, its op, and whether an unchanged value was left out."""
+        envelope = self._read(value)
+        return envelope["source"]["lsn"], envelope["op"], bool(envelope["unchanged"])
+
+    def _read(self, value: bytes) -> dict[str, Any]:
         schema_id, body = wire.unframe(value)
         envelope = fastavro.schemaless_reader(io.BytesIO(body), *self._schemas(schema_id))
         assert isinstance(envelope, dict)
-        return envelope["source"]["txId"], envelope["op"], bool(envelope["unchanged"])
+        return envelope
 
 
 def _partial_schemas(envelope: Any) -> tuple[Any, Any]:
@@ -130,6 +143,6 @@ def _partial_schemas(envelope: Any) -> tuple[Any, Any]:
     whole = without_logical_types(envelope)
     fields = {field["name"]: field for field in whole["fields"]}
     source = fields["source"]["type"]
-    partial_source = {**source, "fields": [field for field in source["fields"] if field["name"] == "txId"]}
+    partial_source = {**source, "fields": [field for field in source["fields"] if field["name"] in {"txId", "lsn"}]}
     needed = [{"name": "source", "type": partial_source}, fields["op"], fields["unchanged"]]
     return fastavro.parse_schema(whole), fastavro.parse_schema({**whole, "fields": needed})

@@ -18,6 +18,7 @@ from typing import Literal
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
 from twofold.kafka.publisher import Publisher
+from twofold.kafka.record_sizes import RecordTooLarge
 from twofold.kafka.row_batch import RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
@@ -25,6 +26,7 @@ from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
 from twofold.loads.load_merger import LoadMerger, LoadRecords, Published
 from twofold.run.worker import Pending, Worker
 from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome_bytes
+from twofold.stream.skipping import offer_record
 from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
 from twofold.tables.tables import Tables
 from twofold.tables.told_tables import Told
@@ -107,9 +109,13 @@ class ActionExecutor:
         Nothing is being executed, so that the run can go on with its commits while this waits.
         """
         if prepared := self._prepared.get(identity):
-            self._tables.register_committed(prepared.provisional)
+            prepared.register()
             if prepared.told and not prepared.records:  # no other action brings it
                 self._tables.keep_told(prepared.told)
+
+    def offer_skip(self, refusal: RecordTooLarge) -> Refused:
+        """Return the refusal with the command that skips the row."""
+        return offer_record(refusal, self.pins.get(refusal.topic), self._merger.envelopes)
 
     def begin(self) -> None:
         """Make this thread the owner of the tables."""
@@ -173,7 +179,7 @@ class ActionExecutor:
         A backlog has thousands of small ones: they go to the worker together, at the latest before
         any other job.
         """
-        self._tables.register_committed(transaction.provisional)
+        transaction.register()
         self.batch_records += transaction.records
         self.batch_bytes += transaction.spooled_bytes
         self._leaving.append((transaction, True))

@@ -38,6 +38,7 @@ from twofold.kafka.registrar import Registrar
 from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold.kafka.topics import Topics
 from twofold.kafka.watch import Watch
+from twofold.lives.skipped_rows import SkipCommand, SkipCommands
 from twofold.run import last_refusal
 from twofold.run.assembly import Recovered, RecoveredTables, assemble
 from twofold.run.lookback import LookbackWindow, check_recent_commits
@@ -54,7 +55,7 @@ from twofold.tables.column_policy import ColumnPolicy
 from twofold.tables.data_policy import DataPolicy
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin, Progress
-from twofold_common.positions import Lsn
+from twofold_common.positions import Lsn, format_lsn
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ def recover(
     failpoints.hit("after_checks")
 
     published = step(lambda: _find_tables(config, source, fencing.recovered, registry, topics, opened))
+    published.tables.skips = _read_skip_commands(fencing, source.slot.restart)
     if lookback is not None:
         step(functools.partial(check_recent_commits, config, registry, fencing.recovered, lookback, published.topics))
     restarts = {*fencing.recovered.to_reload, *choose_restarts(fencing.recovered.pins)}
@@ -226,6 +228,22 @@ def _find_tables(
     in_use = frozenset(topic_of(config.prefix, each.schema, each.table) for each in described.relations)
     registrar.ask_ahead((topic, pin) for topic, pin in recovered.pins.items() if topic in in_use)
     return RecoveredTables(tables, registrar, described, in_use)
+
+
+def _read_skip_commands(fencing: Fencing, restart: Lsn) -> SkipCommands:
+    """Return people's commands that may still name a row. PostgreSQL sends no row from before the
+    slot's restart position again: a command for one goes with the first commit.
+    """
+    pins, given = fencing.recovered.pins, [SkipCommand(*each) for each in fencing.recovered.skips]
+    for each in given:
+        place = f"row {each.row} of {each.topic} at {format_lsn(Lsn(each.lsn))}"
+        if each.lsn < restart:
+            _log.warning("a person's command to skip %s is dropped: such a row did not come, and cannot come", place)
+            fencing.publisher.remove_skip_command(*each)
+        else:
+            _log.warning("a person has commanded to skip %s", place)
+    lacking = (topic for topic, pin in pins.items() if pin.skipped)
+    return SkipCommands((each for each in given if each.lsn >= restart), lacking)
 
 
 def _make_ready(config: Config, published: RecoveredTables, restarts: Collection[str]) -> None:

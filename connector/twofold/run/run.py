@@ -21,6 +21,7 @@ from twofold.bridge import Event, State, actions, events, frontier, step
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage, Refused, RunEnded
 from twofold.group.frontier_asks import FrontierAsks
+from twofold.kafka.record_sizes import RecordTooLarge
 from twofold.kafka.registrar import Registrar
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
@@ -136,8 +137,10 @@ class Run:
         except StopRequested:
             if self._executing:  # some actions were not carried out: nothing may be committed
                 raise
-        except MalformedRow as error:  # of the stream, or of a backfill's reader
+        except MalformedRow as error:  # of a backfill's reader
             raise MalformedMessage(error.what, offset=error.offset) from error
+        except RecordTooLarge as refusal:
+            raise self._executor.offer_skip(refusal) from refusal
         self._finish()
 
     def _turns(self) -> None:

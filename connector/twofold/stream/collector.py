@@ -36,7 +36,7 @@ from twofold.stream.gathered_outcomes import GatheredOutcomes
 from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
 from twofold.stream.stream_order import StreamOrder, missing_end
 from twofold.stream.streamed import Streams
-from twofold.tables.table_version import TableVersion, TransactionInfo
+from twofold.tables.table_version import TransactionInfo
 from twofold.tables.tables import Tables
 from twofold.tables.told_tables import NOTHING_TOLD
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
@@ -347,19 +347,22 @@ class Collector:
             and not self._skips(message.prepare_lsn)
             and not self._knows(message.identity)
             and self._gathered.is_latest(message)
-            and self._park_reason(message.identity.gid, prepared.tables) is None
+            and self._park_reason(message.identity.gid, prepared) is None
         )
 
-    def _park_reason(self, gid: str, tables: Iterable[TableVersion]) -> str | None:
+    def _park_reason(self, gid: str, prepared: SourceTransaction) -> str | None:
         if self._parks(gid):
             return f"a rule of prepared.rules parks gid {gid}"
-        return next((reason for table in tables if (reason := table.park_reason)), None)
+        lacking = self._tables.skips.topics
+        if prepared.has_skipped or any(table.topic in lacking for table in prepared.tables):
+            return "it touches a table that lacks a skipped row"
+        return next((reason for table in prepared.tables if (reason := table.park_reason)), None)
 
     def _prepared(self, prepared: SourceTransaction, waited_ms: int = 0) -> CollectedEvent:
         """Return the event that announces a prepared transaction, whose rows are in the spool."""
         prepare = prepared.prepare
         assert prepare is not None
-        park_reason = self._park_reason(prepare.identity.gid, prepared.tables)
+        park_reason = self._park_reason(prepare.identity.gid, prepared)
         event = PrepareRead(prepare.identity, prepare.prepare_lsn, prepare.end_lsn, prepared.rows, park_reason)
         return CollectedEvent(event, transaction=prepared, at_us=prepare.prepare_ts_us, waited_ms=waited_ms)
 

@@ -10,22 +10,28 @@ of the transaction. `streamed` has transactions whose rows are sent while they a
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twofold.bridge.events import Event
 from twofold.descriptions.told_table import ToldTable
-from twofold.kafka.row_batch import Record, RegisteredTable, RowBatch
+from twofold.kafka.row_batch import SKIPPED, Record, RegisteredTable, RowBatch
+from twofold.kafka.schema_registry import SchemaRefused
+from twofold.lives.skipped_rows import SkipCommand
 from twofold.outbox.outbox import OutboxTable
 from twofold.source import messages as m
 from twofold.source.decoder import row_relation
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, SpooledRows
+from twofold.stream import skipping
 from twofold.tables.table_version import TableVersion, TransactionInfo
 from twofold.tables.tables import Tables
 from twofold.tables.told_tables import NOTHING_TOLD, Told
+from twofold_avro.errors import MalformedRow
 from twofold_avro.records import PreparedOutcome
 from twofold_avro.transcode import TransactionHeader
+from twofold_avro.wire import HEADER_BYTES, partition_of
 from twofold_common.positions import Lsn, PreparedIdentity
 
 CHUNK_BYTES = 1 << 17
@@ -64,6 +70,8 @@ class SourceTransaction:
     """What the transaction's DDL messages tell of tables."""
     rows: int = 0
     """The number of changes."""
+    has_skipped: bool = False
+    """Whether a row was skipped, as a person has commanded."""
     handed_over: bool = False
     """Whether some of the transaction's rows have gone to the batch."""
     prepare: m.Prepare | m.StreamPrepare | None = None
@@ -80,6 +88,7 @@ class SourceTransaction:
     topics: tuple[str, ...] = ()
     """All topics of the transaction, once complete."""
     spooled: SpooledRows | None = None
+    _unregistered: dict[TableVersion, tuple[int, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.header = self.info.header()
@@ -120,17 +129,98 @@ class SourceTransaction:
         """
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
-        table = self.all_tables.of_relation(row_relation(item[1], in_stream=False), provisional=self.is_prepared)
+        if item[0] > self.all_tables.skips.last:
+            return self._append_run(received, at, ts_ms, *item)
+        if not self._append_named(*item, ts_ms):  # one by one, as long as a command may name a row
+            self._append_run([item], 0, ts_ms, *item)
+        return at + 1
+
+    def _append_run(self, received: Received, at: int, ts_ms: int, lsn: int, payload: bytes) -> int:
+        oid = row_relation(payload, in_stream=False)
+        try:
+            table = self.all_tables.of_relation(oid, provisional=self.is_prepared)
+        except SchemaRefused as refusal:
+            described = self.all_tables.of_relation(oid, provisional=True)
+            raise skipping.offer_raw(refusal, described, lsn, payload, 1) from refusal
         if table.outbox is not None:
-            self._append_event(table.outbox, item[1])
+            self._append_event(table.outbox, payload)
             return at + 1
+        if not table.committed:
+            self._note_unregistered(table, lsn, payload, 1)
         lists = self._lists(table)
         batch = self.batch
         room = self.bytes_max - batch.bytes
-        behind, taken = table.plan.append_run(received, at, 1, self.header, ts_ms, lists, room)
+        try:
+            behind, taken = table.plan.append_run(received, at, 1, self.header, ts_ms, lists, room)
+        except MalformedRow as error:
+            raise skipping.refuse_malformed(error, table, received, at, 1) from error
         self.rows += behind - at
         batch.bytes += taken
         return behind
+
+    def _append_named(self, lsn: int, payload: bytes, ts_ms: int) -> bool:
+        """Append a row at a position of people's commands, without what they name of it. Return
+        False, and do nothing, if it can go the usual way.
+
+        Nothing is left of a row that cannot be encoded, or whose shape is not registered. Of
+        another one that changes its key, the delete of the old key is left.
+        """
+        skips = self.all_tables.skips
+        if lsn not in skips.positions:
+            return False
+        table = self.all_tables.of_relation(row_relation(payload, in_stream=False), provisional=True)
+        if table.void:
+            return False
+        keys = skipping.read_keys(table.plan, payload, 1)
+        name = skipping.name_raw(keys, lsn, payload, 1)
+        records: list[Record] = []
+        if table.committed:
+            with suppress(MalformedRow):
+                table.plan.append_run([(lsn, payload)], 0, 1, self.header, ts_ms, [records] * table.partitions, 0)
+        if records:
+            self._append_unnamed(table, records, name, lsn)
+        elif command := skips.find(table.topic, lsn, (name,)):
+            for key in keys or (None,):
+                self._note_skipped(command, key)
+        else:
+            return False
+        self.rows += 1
+        self.batch.bytes += len(payload)
+        return True
+
+    def _append_unnamed(self, table: TableVersion, records: list[Record], raw_name: str, lsn: int) -> None:
+        """Append the records that no command names, and note the others: one for each key."""
+        lists, skipped = self._lists(table), dict[bytes | None, SkipCommand]()
+        for record in records:
+            key = record["key"]
+            names = skipping.names_of_record(lsn, record, raw_name)
+            if command := self.all_tables.skips.find(table.topic, lsn, names):
+                skipped[key and key[HEADER_BYTES:]] = command
+            else:
+                lists[0 if key is None else partition_of(key, table.partitions)].append(record)
+        for key, command in skipped.items():
+            self._note_skipped(command, key)
+
+    def _note_skipped(self, command: SkipCommand, key: bytes | None) -> None:
+        """Tell the merger, which learns of it in the order of the topic."""
+        self.has_skipped = True
+        self.batch.lists(SKIPPED, 1)[0].append({**command._asdict(), "key": key})
+
+    def _note_unregistered(self, table: TableVersion, lsn: int, payload: bytes, oid_at: int) -> None:
+        """Keep the name of the first row of a shape that the registry may refuse later."""
+        if table not in self._unregistered:
+            keys = skipping.read_keys(table.plan, payload, oid_at)
+            self._unregistered[table] = lsn, skipping.name_raw(keys, lsn, payload, oid_at)
+
+    def register(self) -> None:
+        """Register what the transaction's tables lack, now that it is committed."""
+        for table in self.provisional:
+            try:
+                self.all_tables.register_committed((table,))
+            except SchemaRefused as refusal:
+                if (first := self._unregistered.get(table)) is None:
+                    raise
+                raise skipping.offer(refusal, table, *first) from refusal
 
     def append_truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
         for oid in message.relations:

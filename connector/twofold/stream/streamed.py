@@ -27,9 +27,11 @@ from twofold.source import messages as m
 from twofold.source.decoder import row_place
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
+from twofold.stream import skipping
 from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
 from twofold.tables.table_version import DescribedVersion, TableVersion, TransactionInfo
 from twofold.tables.tables import Tables
+from twofold_avro.errors import MalformedRow
 from twofold_avro.transcode import Packer, TransactionHeader
 from twofold_common.positions import Lsn
 
@@ -68,6 +70,8 @@ class StreamedTransaction(SourceTransaction):
         """
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
+        if item[0] <= self.all_tables.skips.last:
+            self._require_unnamed(received[at:])
         subxid, oid = row_place(item[1])
         if self._run != (subxid, oid):
             table = self._table(oid)
@@ -75,13 +79,27 @@ class StreamedTransaction(SourceTransaction):
                 self._keep_event(subxid, table.outbox, item[1])
                 return at + 1
             self._begin_run(subxid, oid, table)
+            if not table.committed:
+                self._note_unregistered(table, *item, 5)
         before, room = len(self._chunk), CHUNK_BYTES - self._chunk_bytes
-        behind, taken = self._append_run(received, at, 5, self.header, ts_ms, self._chunk_lists, room)
+        try:
+            behind, taken = self._table_now.plan.append_run(
+                received, at, 5, self.header, ts_ms, self._chunk_lists, room
+            )
+        except MalformedRow as error:
+            raise skipping.refuse_malformed(error, self._table_now, received, at, 5) from error
         added = len(self._chunk) - before
         self._current[2] += added
         self._made_now.count(added, changes=behind - at)
         self._took(taken)
         return behind
+
+    def _require_unnamed(self, received: Received) -> None:
+        """Have the rows read again without streaming if a person's command may name one: where its
+        transaction ends decides what its record is.
+        """
+        if any(not isinstance(each, Keepalive) and each[0] in self.all_tables.skips.positions for each in received):
+            raise StreamUnclear("a row that a person has skipped was streamed; it is read again without streaming")
 
     def append_truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
         assert message.xid is not None
@@ -172,7 +190,7 @@ class StreamedTransaction(SourceTransaction):
         self._current = [subxid, self._numbers.setdefault(table, len(self._numbers)), 0]
         self._runs.append(self._current)
         self._chunk_lists = [self._chunk] * table.partitions
-        self._append_run = table.plan.append_run
+        self._table_now = table
         self._run = subxid, oid
 
     def _took(self, size: int) -> None:

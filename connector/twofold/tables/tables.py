@@ -23,6 +23,7 @@ from twofold.errors import Refused, RunEnded
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, VOID
 from twofold.kafka.topic_rules import RequiredTopic
+from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.loads.chunk import TableEncoding
 from twofold.outbox.event_topics import EventTopics
 from twofold.source import messages as m
@@ -84,6 +85,8 @@ class Tables:
         self._versions = DescribedVersions()
         self._root_flaws = RootFlaws(catalog, self._make_void)
         self.lives = TableLives(pins)
+        self.skips = NO_COMMANDS
+        """People's commands to skip rows, which recovery has read."""
         self.pins = Pins(prefix, pins, self.lives, load_first=load_first, is_told=is_told)
         self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
         self.messages = LogicalMessages(prefix, database, registrar, self.events, carried=messages)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from twofold_avro.names import topic_of
-from twofold_spark.sinks.cuts import EVERY_TABLE, NO_CUT, Cut
+from twofold_spark.sinks.cuts import EVERY_TABLE, NO_CUT, Cut, MissingRow
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sources.commit_records import CommitRecord
 from twofold_spark.sources.topic_names import reload_command, to_postgres_names
@@ -79,6 +79,11 @@ class NextCut:
             stream_id=last.stream_id,
             offset=last.offset,
             stale=self._select(versions, last.stale),
+            skipped=tuple(
+                MissingRow(name, row.lsn, row.key)
+                for row in last.skipped
+                for name in self._select(versions, (row.topic,))
+            ),
         )
 
     def _select(self, tables: Iterable[str], topics: Collection[str]) -> tuple[str, ...]:

@@ -29,12 +29,13 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, UsageError, first_line
 from twofold_spark.session import CATALOG
-from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut
+from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut, MissingRow
 from twofold_spark.sinks.iceberg_tables import IcebergReader
 from twofold_spark.sinks.interface import Reader
 from twofold_spark.sinks.jdbc_tables import JdbcReader
@@ -77,6 +78,16 @@ class Tables(Mapping[str, DataFrame]):
         """
         places = self._places.items()
         return tuple(name for name, (prefix, table) in places if table in self.members[prefix].stale)
+
+    @property
+    def skipped(self) -> tuple[MissingRow, ...]:
+        """The rows that a person had skipped, by tables' names here: readers lack them."""
+        names = {place: name for name, place in self._places.items()}
+        return tuple(
+            replace(row, table=names[prefix, row.table])
+            for prefix, part in self.members.items()
+            for row in part.skipped
+        )
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:

@@ -10,13 +10,13 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut
+from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut, MissingRow
 
 COLUMNS = (
     "number bigint, prefix string, joined boolean, sequence bigint, commit_offset bigint, applied_lsn bigint, "
     "committed_at timestamp, published_at timestamp, whole boolean, "
     "tables array<struct<name: string, version: bigint>>, backfilling array<string>, stopped array<string>, "
-    "stream_id string, stale array<string>"
+    "stream_id string, stale array<string>, skipped array<string>"
 )
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -41,6 +41,7 @@ def make_rows(cut: GlobalCut) -> list[dict[str, Any]]:
             "stopped": list(part.stopped),
             "stream_id": part.stream_id,
             "stale": list(part.stale),
+            "skipped": [str(row) for row in part.skipped],
         }
         for prefix, part, joined in cut.parts
     ]
@@ -61,6 +62,7 @@ def combine_rows(number: int, rows: Iterable[Any]) -> GlobalCut:
             stream_id=row["stream_id"],
             offset=row["commit_offset"],
             stale=tuple(row["stale"]),
+            skipped=tuple(map(MissingRow.parse, row["skipped"])),
         )
     return GlobalCut(number, parts[True], parts[False])
 

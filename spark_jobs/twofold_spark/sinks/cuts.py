@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from twofold_common.positions import format_lsn
+from twofold_common.positions import format_lsn, parse_lsn
 from twofold_spark.formatting import format_time
 from twofold_spark.sources.commit_records import CommitIdentity
 
@@ -22,6 +22,27 @@ EVERY_TABLE = "*"
 
 Commit records were missing, so only a reload has all rows of a table.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRow:
+    """A row that a person had skipped: readers of the table lack it until it comes again."""
+
+    table: str
+    """`schema.name`"""
+    lsn: int
+    """Where the change lies in the source's write-ahead log."""
+    key: bytes | None
+    """Its message key without the schema's id; None without a key that could be read."""
+
+    def __str__(self) -> str:
+        """Return its form in the table of cuts, which `parse` reads."""
+        return f"{format_lsn(self.lsn)} {'-' if self.key is None else self.key.hex()} {self.table}"
+
+    @classmethod
+    def parse(cls, text: str) -> MissingRow:
+        position, key, table = text.split(" ", 2)
+        return cls(table, parse_lsn(position), None if key == "-" else bytes.fromhex(key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +72,8 @@ class Cut:
     """The offset of its last commit record."""
     stale: tuple[str, ...] = ()
     """Tables (`schema.name`) that lack, or may lack, changes that PostgreSQL did not send."""
+    skipped: tuple[MissingRow, ...] = ()
+    """The rows that a person had skipped, and that the tables lack."""
 
     @property
     def identity(self) -> CommitIdentity:

@@ -29,7 +29,7 @@ CREATE TABLE IF NOT EXISTS twofold.cuts (
     number bigint, prefix text, joined boolean NOT NULL, sequence bigint NOT NULL, commit_offset bigint NOT NULL,
     applied_lsn bigint NOT NULL, committed_at timestamptz NOT NULL, published_at timestamptz NOT NULL,
     backfilling text[] NOT NULL, stopped text[] NOT NULL, committed_us bigint NOT NULL, stream_id text NOT NULL,
-    stale text[] NOT NULL, PRIMARY KEY (number, prefix))
+    stale text[] NOT NULL, skipped text[] NOT NULL, PRIMARY KEY (number, prefix))
 """
 _WAITS = """
 CREATE TABLE IF NOT EXISTS twofold.global_waits (
@@ -112,14 +112,14 @@ class JdbcPlace(Place):
 
 
 def _cut_row(number: int, prefix: str, part: Cut, *, joined: bool) -> str:
-    backfilling, stopped, stale = (
+    backfilling, stopped, stale, skipped = (
         f"ARRAY[{', '.join(map(quote_literal, names))}]::text[]"
-        for names in (part.backfilling, part.stopped, part.stale)
+        for names in (part.backfilling, part.stopped, part.stale, map(str, part.skipped))
     )
     return (
         f"SELECT {number}, {quote_literal(prefix)}, {joined}, {part.sequence}, {part.offset}, {part.applied_lsn}, "
         f"to_timestamp({part.committed_us} / 1e6), clock_timestamp(), {backfilling}, {stopped}, {part.committed_us}, "
-        f"{quote_literal(part.stream_id)}, {stale}"
+        f"{quote_literal(part.stream_id)}, {stale}, {skipped}"
     )
 
 

@@ -27,6 +27,15 @@ class OffsetRange:
     """Written by the producer of a prepared transaction, whose marker comes with its outcome."""
 
 
+class SkippedRow(NamedTuple):
+    """A row that a person had skipped, and that its topic lacks."""
+
+    topic: str
+    lsn: int
+    key: bytes | None
+    """Its message key without the schema's id."""
+
+
 class CommitIdentity(NamedTuple):
     """A commit record's number, and what tells it from another one under the same number."""
 
@@ -57,6 +66,8 @@ class CommitRecord:
     reload: bool = False
     """A reload of its one table begins here: the first record of each partition is a truncate."""
     stale: tuple[str, ...] = ()
+    skipped: tuple[SkippedRow, ...] = ()
+    """The rows that a person had skipped and that topics lack."""
 
     @property
     def identity(self) -> CommitIdentity:

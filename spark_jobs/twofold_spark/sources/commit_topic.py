@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from twofold_avro.names import TopicNames
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.sources import decoding, kafka_reader
-from twofold_spark.sources.commit_records import CommitRecord, OffsetRange
+from twofold_spark.sources.commit_records import CommitRecord, OffsetRange, SkippedRow
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
 
@@ -100,4 +100,7 @@ def to_commit_record(row: Row) -> CommitRecord:
         stream_id=row["stream_id"],
         reload=row["kind"] == "reload",
         stale=tuple(row["stale"]),
+        skipped=tuple(
+            SkippedRow(each["topic"], each["lsn"], each["key"] and bytes(each["key"])) for each in row["skipped"]
+        ),
     )

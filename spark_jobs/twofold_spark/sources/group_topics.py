@@ -142,7 +142,7 @@ def _select_commit(record: str, *, whole: bool) -> list[Column]:
         "rows",
         "kind",
         "backfilling",
-        *(("transactions", "ranges", "stale") if whole else ()),
+        *(("transactions", "ranges", "stale", "skipped") if whole else ()),
     )
     return [
         *(f.col(f"{record}.{name}") for name in names),

@@ -105,11 +105,28 @@ class LastChangeFinder:
         )
         return _choose_last(last, topic, texts)
 
+    def read_key_texts(self, topic: str, key: Sequence[ColumnPair], keys: Collection[bytes]) -> frozenset[str]:
+        """Return the texts of the rows with these message keys, without their schema's id."""
+        subject = self._registry.find_subject(f"{topic}-key")
+        if subject is None or not keys:
+            return frozenset()
+        frame = b"\0" + subject.versions[-1][0].to_bytes(4, "big")
+        framed = f.array(*(f.unhex(f.lit((frame + each).hex())) for each in keys))
+        records = self._spark.range(1).select(f.explode(framed).alias("key"))
+        decoded = records.select(decoding.decode_record(f.col("key"), subject).alias("k"))
+        rows = decoded.select(_columns_of_key(key)).select(row_digest.mirror_text(key).alias("text"))
+        return frozenset(row["text"] for row in rows.collect())
+
+
+def _columns_of_key(key: Sequence[ColumnPair]) -> list[Column]:
+    """Select the columns of a decoded message key `k`."""
+    return [f.col("k")[pair.mirror.removeprefix(KEY_TEXT)].alias(pair.mirror) for pair in key]
+
 
 def _rows_by_message_key(records: DataFrame, keys: Subject, key: Sequence[ColumnPair]) -> DataFrame:
     """Identify the row of each record by the columns of its message key."""
     named = records.select(_record(f.col("key").isNotNull()), decoding.decode_record(f.col("key"), keys).alias("k"))
-    return named.select(_RECORD, *(f.col("k")[pair.mirror.removeprefix(KEY_TEXT)].alias(pair.mirror) for pair in key))
+    return named.select(_RECORD, *_columns_of_key(key))
 
 
 def _rows_of_changes(records: DataFrame, subject: Subject) -> DataFrame:

@@ -168,11 +168,32 @@ class Verification:
                 continue
             if unequal == unchanged or time.monotonic() > deadline:
                 found = [RowDifference(table, k, after.get(k), mirrored.get(k)) for k in sorted(unequal)]
+                found = self._add_skipped(compared, table, found)
                 found[:NAMED_ROWS] = self._add_last_changes(compared, table, found[:NAMED_ROWS])
                 is_certain = is_certain and unequal == unchanged
                 return TableComparison(table, rows, tuple(found), len(differing), compared.buckets, is_certain, {})
         inexpressible = {} if differing else compared.count_inexpressible()
         return TableComparison(table, rows, (), len(differing), compared.buckets, is_certain, inexpressible)
+
+    def _add_skipped(self, compared: ComparedTable, table: str, found: list[RowDifference]) -> list[RowDifference]:
+        """Mark the rows that a person had skipped; those that nobody knows of come first.
+
+        Which rows they are, the registry alone can tell. A row without a key cannot be told from
+        others.
+        """
+        skipped = [row for row in read_source(self._reader, self._prefix).cut.skipped if row.table == table]
+        for row in skipped:
+            self._report(f"{table}: lacks the row at {format_lsn(Lsn(row.lsn))}, which a person had skipped")
+        if not skipped or self._last_changes is None:
+            return found
+        topic = topic_of(self._prefix, *to_postgres_names(table))
+        keys = [row.key for row in skipped if row.key is not None]
+        try:
+            known = self._last_changes.read_key_texts(topic, compared.key, keys)
+        except (TwofoldError, *SPARK_ERRORS) as error:  # the source may have another key by now
+            self._report(f"{table}: which rows these are cannot be told: {first_line(error)}")
+            return found
+        return sorted((replace(d, is_known=d.text in known) for d in found), key=lambda d: d.is_known)
 
     def _add_last_changes(self, compared: ComparedTable, table: str, found: list[RowDifference]) -> list[RowDifference]:
         """Add the last commit of each row; if Kafka cannot answer, the comparison stays valid."""
@@ -223,6 +244,8 @@ class RowDifference:
     mirror: str | None
     last_commit: str | None = None
     """What Kafka says of the row; None where it was not asked."""
+    is_known: bool = False
+    """Whether a person had a change of the row skipped."""
 
     @property
     def key(self) -> str:
@@ -232,7 +255,8 @@ class RowDifference:
     def __str__(self) -> str:
         key = self.key if len(self.key) < 80 else f"{self.key[:77]}..."
         last = f"\n    last commit: {self.last_commit}" if self.last_commit is not None else ""
-        return f"{self.table} {key}: source {_shorten(self.source)}, mirror {_shorten(self.mirror)}{last}"
+        known = " (a known difference: skipped)" if self.is_known else ""
+        return f"{self.table} {key}{known}: source {_shorten(self.source)}, mirror {_shorten(self.mirror)}{last}"
 
 
 def _shorten(rows: str | None) -> str:
@@ -256,6 +280,11 @@ class TableComparison:
     """False if the mirror did not pass the marker in time, or a row kept changing."""
     inexpressible: Mapping[str, int]
     """Source values that are null in the mirror, by column: its type cannot express them."""
+
+    @property
+    def is_as_known(self) -> bool:
+        """Whether the table is equal, or differs in nothing but rows that a person had skipped."""
+        return not self.buckets or (self.buckets <= BUCKETS_AT_ONCE and all(d.is_known for d in self.different))
 
     def __str__(self) -> str:
         if not self.buckets:

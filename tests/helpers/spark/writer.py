@@ -213,6 +213,7 @@ class Writer:
         self.stream_id = uuid.uuid4().hex
         self.backfilling: tuple[str, ...] = ()
         self.stale: tuple[str, ...] = ()
+        self.skipped: tuple[records.SkippedRow, ...] = ()
         self._lsn = 1000
         self._xid = 700
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -313,6 +314,7 @@ class Writer:
             backfilling=self.backfilling,
             stream_id=self.stream_id,
             stale=self.stale,
+            skipped=self.skipped,
         )
         self.declare(tx.producer, commit)
         tx.producer.commit_transaction(30)

@@ -14,6 +14,7 @@ from psycopg.conninfo import make_conninfo
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, table
+from twofold_avro.records import SkippedRow
 from twofold_common.positions import format_lsn
 from twofold_spark import session
 from twofold_spark.job import cli
@@ -240,3 +241,35 @@ def test_what_cannot_be_looked_up_takes_nothing_from_the_comparison(
         assert re.match("the lookup failed, for all of these rows: .{20}", one.last_commit)
         assert "\n" not in one.last_commit
         assert two.last_commit is None
+
+
+def test_a_skipped_row_is_a_known_difference(
+    lake: Lake, source: psycopg.Connection, database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    w = lake.writer
+    w.table(table("pairs", {"a": "int4", "b": "text", "v": "text"}, key=("a", "b")), partitions=2)
+    with w.commit() as tx:
+        for a in range(1, 6):
+            tx.upsert("pairs", {"a": a, "b": "k", "v": "x"})
+    topic = w.topics["pairs"].name
+    w.skipped = (SkippedRow(topic, 77, b"\x02\x02k"), SkippedRow(topic, 78, b"\x14\x02k"))
+    with w.commit() as tx:
+        tx.upsert("pairs", {"a": 6, "b": "k", "v": "x"})
+    source.execute("CREATE TABLE pairs (a int, b text, v text, PRIMARY KEY (a, b))")
+    for row in w.model["pairs"].values():
+        source.execute("INSERT INTO pairs VALUES (%(a)s, %(b)s, %(v)s)", row)
+    source.execute("UPDATE pairs SET v = 'large' WHERE a = 1")
+    source.execute("INSERT INTO pairs VALUES (10, 'k', 'large')")
+    source.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE pairs")
+    lake.mirror()
+    line = ["verify", "--source", database, "--prefix", w.prefix, "--patience", "2"]
+    line += ["--warehouse", str(lake.warehouse), "--catalog", lake.catalog]
+    kafka = ["--bootstrap", w.bootstrap, "--registry", w.registry]
+    assert cli.main([*line, *kafka]) == 0
+    said = capsys.readouterr().out
+    assert said.count("(a known difference: skipped)") == 2
+    assert "public.pairs: lacks the row at 0/4D, which a person had skipped" in said
+    source.execute("UPDATE pairs SET v = 'lost' WHERE a = 2")
+    assert cli.main([*line, *kafka]) == 1
+    assert capsys.readouterr().out.count("(a known difference: skipped)") == 2
+    assert cli.main(line) == 1  # nobody tells which rows the keys mean

@@ -12,7 +12,9 @@ import pytest
 
 from fixtures.spark import KEPT_CORE, KEPT_SHORT, Lake
 from helpers.spark.writer import table
+from twofold_avro.records import SkippedRow
 from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.sinks.cuts import MissingRow
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 DOCS = table("docs", {"id": "int8", "title": "text", "body": "text"})
@@ -61,12 +63,18 @@ def test_the_tables_are_what_was_committed(kept: Lake) -> None:
     told_apart = {row["_key_until"]: row["name"] for row in kept.table(periods).collect()}
     assert told_apart == {"-infinity": "first -infinity", "infinity": "third"}
     assert kept.cut().stale == ()
+    assert kept.cut().skipped == ()
+    w.skipped = (SkippedRow(w.topics[docs].name, 0x1A_0000_0BC0, b"\x02"), SkippedRow(w.topics[lines].name, 7, None))
     w.stale = (w.topics[docs].name, "bank.public.not_in_the_mirror")
     with w.commit() as tx:
         tx.truncate(docs)
         tx.upsert(docs, {"id": 7, "title": "after", "body": "b", "more": 1})
     kept.mirror()
     assert kept.cut().stale == ("public.docs",)
+    assert kept.cut().skipped == (
+        MissingRow("public.docs", 0x1A_0000_0BC0, b"\x02"),
+        MissingRow("public.lines", 7, None),
+    )
     assert kept.rows(docs) == w.model[docs] == {7: {"id": 7, "title": "after", "body": "b", "more": 1}}
     assert [a.cut.sequence for a in kept.applied] == [1, 2, 3]
     assert kept.cut().cut.sequence == 3

@@ -5,6 +5,7 @@ past.
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -100,6 +101,25 @@ def test_text_and_binary_are_the_same_bytes() -> None:
     after = bench.value(from_text)["after"]
     assert after["n"] == "-10000.50"
     assert after["c"] == "\\303"
+
+
+def test_the_keys_of_a_row_are_those_of_its_records_and_never_read_past_its_end() -> None:
+    other = [b"7", *AS_TEXT[1:]]
+    rekey = message(b"U", b"O" + tuple_of(b"t", AS_TEXT) + b"N" + tuple_of(b"t", other))
+    delete = message(b"D", b"K" + tuple_of(b"t", [AS_TEXT[0], *[None] * (len(AS_TEXT) - 1)]))
+    for module, plan in Bench(SHAPE).plans():
+        for payload in (INSERT, UPDATE, IN_BINARY, rekey, delete):
+            lists = outcome(module, plan, payload)
+            found = plan.keys_of(payload, 1)
+            assert {*found} == {record["key"] for records in lists for record in records}
+            for size in range(1, len(payload)):
+                with suppress(ValueError):
+                    assert {*plan.keys_of(payload[:size], 1)} <= {*found}
+        (old, new) = plan.keys_of(rekey, 1)
+        assert (old,) == plan.keys_of(INSERT, 1)
+        assert (new,) == plan.keys_of(message(b"I", b"N" + tuple_of(b"t", other)), 1)
+        with pytest.raises(ValueError, match="another relation"):
+            plan.keys_of(INSERT, 2)
 
 
 @pytest.mark.parametrize("payload", [INSERT, UPDATE, IN_BINARY], ids=["insert", "update", "binary"])

@@ -55,6 +55,12 @@ def test_names_follow_from_the_prefix() -> None:
     assert names.pinned_topic(names.pin_key("shop.public.a/b")) == "shop.public.a/b"
     assert names.pinned_topic(names.progress_key) is None
     assert names.pinned_topic(names.takeover_key) is None
+    skip = "shop.public.a", 0x1A_0000_0BC0, "3fa9c1d2"
+    assert names.skipped_row(names.skip_key(*skip)) == skip
+    assert names.skipped_row(names.skip_key("shop.public.a", 1, "A/B")) is None
+    assert names.skipped_row(b"another" + names.skip_key(*skip)) is None
+    assert names.command_topic(names.skip_key(*skip)) is None
+    assert names.skipped_row(names.command_key("shop.public.a", "start")) is None
 
 
 @pytest.mark.parametrize(

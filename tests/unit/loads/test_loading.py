@@ -18,7 +18,7 @@ from twofold.bridge import initial
 from twofold.config import BackfillConfig
 from twofold.kafka.backfill_commands import TopicCommand
 from twofold.kafka.publisher import Publisher
-from twofold.kafka.row_batch import Record, RowBatch
+from twofold.kafka.row_batch import SKIPPED, Record, RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CarriedOut
 from twofold.lives.load_progress import LoadProgress
@@ -40,7 +40,7 @@ from twofold.source.table_descriptions import DescribedTables
 from twofold.spool import Spool
 from twofold.tables.pins import Pins
 from twofold.tables.table_lives import TableLives
-from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress
+from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, SkippedRow
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import Packer, RowPlan
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -77,6 +77,8 @@ class Looking:
         xid, op = value.decode().split()
         return int(xid), op.rstrip("*"), op.endswith("*")
 
+    read_place = read
+
 
 class Topic:
     """Takes the publisher's place; keeps what is committed."""
@@ -86,6 +88,10 @@ class Topic:
         self.pins: dict[str, Pin] = {}
         self.commits: list[Commit] = []
         self._open: list[tuple[bytes | None, bytes]] = []
+        self.removed: list[tuple[str, int, str]] = []
+
+    def remove_skip_command(self, *command: Any) -> None:
+        self.removed.append(command)
 
     def produce(self, batch: RowBatch) -> None:
         for _, _, records in batch.partitions():
@@ -480,6 +486,59 @@ def test_a_commit_record_has_the_tables_that_are_stale_by_the_pins_it_travels_wi
     for pins in ({}, other, {TOPIC: pin("ready")}):
         here.merger.commit(COMMIT, PROGRESS, pins=pins)
     assert [commit.stale for commit in here.topic.commits] == [(TOPIC,), (TOPIC, *other), (*other,)]
+
+
+def note(key: bytes | None, lsn: int, row: str = "x") -> RowBatch:
+    """That a row was skipped, among the rows of a transaction."""
+    batch = RowBatch()
+    batch.lists(SKIPPED, 1)[0].append({"topic": TOPIC, "lsn": lsn, "row": row, "key": key})
+    return batch
+
+
+def rows(*keys_and_values: tuple[bytes | None, bytes]) -> RowBatch:
+    batch = RowBatch()
+    batch.lists(TOPIC, 1)[0].extend(record(key, value) for key, value in keys_and_values)
+    return batch
+
+
+def test_a_commit_record_and_its_pin_have_what_the_topic_lacks(world: Making) -> None:
+    here = world(pin("ready"))
+
+    def commit() -> list[tuple[int, bytes | None]]:
+        here.merger.commit(COMMIT, PROGRESS, pins={})
+        said = here.topic.commits[-1].skipped
+        assert here.topic.pins.get(TOPIC, pin("ready")).skipped == said
+        assert {row.topic for row in said} <= {TOPIC}
+        return [(row.lsn, row.key) for row in said]
+
+    here.merger.produce(note(b"A", 50))
+    here.merger.produce(note(None, 60))
+    assert commit() == [(50, b"A"), (60, None)]
+    assert here.topic.removed == [(TOPIC, 50, "x"), (TOPIC, 60, "x")]
+    here.merger.produce(rows((b"B", b"70 c"), (b"A", b"71 u*"), (b"A", b"49 u")))
+    assert commit() == [(50, b"A"), (60, None)]
+    assert [key for key, _ in here.topic.rows] == [b"B", b"A", b"A"]
+    here.merger.produce(rows((b"A", b"72 u")))
+    assert commit() == [(60, None)]
+    together = note(b"C", 80)
+    together.add(rows((b"C", b"81 u")))
+    here.merger.produce(together)
+    assert commit() == [(60, None)]
+    here.merger.produce(rows((None, b"61 c")))
+    assert commit() == [(60, None)]
+    here.merger.produce(rows((None, b"62 t")))
+    assert commit() == []
+
+
+def test_the_next_run_knows_what_a_topic_lacks_and_a_reload_ends_it(world: Making) -> None:
+    here = world(replace(pin("ready"), skipped=(SkippedRow(TOPIC, 50, b"A"),)))
+    here.merger.commit(COMMIT, PROGRESS, pins={"bank.public.other": replace(pin("ready"), table="other")})
+    assert list(here.topic.commits[-1].skipped) == [SkippedRow(TOPIC, 50, b"A")]
+    here.turn("start")
+    here.until(lambda: here.topic.rows)
+    assert here.topic.rows[0][1] == TRUNCATE[1]
+    assert not here.topic.commits[-1].skipped
+    assert not here.topic.pins[TOPIC].skipped
 
 
 class Looks:

@@ -47,6 +47,8 @@ class Values:
     def read(self, value: bytes) -> tuple[int, str, bool]:
         return XID, "u", value == b"u*"
 
+    read_place = read
+
 
 def packed(records: list[Record]) -> PackedRecords:
     return PackedRecords(Packer().pack(records, 0, len(records)))

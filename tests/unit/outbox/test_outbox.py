@@ -22,6 +22,7 @@ from twofold.errors import Refused, SetupError
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.topic_rules import RequiredTopic
+from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.outbox.event_topics import EventTopics
 from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable
 from twofold.source.messages import LogicalMessage, Relation
@@ -166,6 +167,8 @@ class Table:
 
 class Tables:
     """Knows the outbox alone."""
+
+    skips = NO_COMMANDS
 
     def __init__(self) -> None:
         self.topics = Topics()

@@ -29,7 +29,7 @@ def commit_row(sequence: int, rows: int = 1, ranges: int = 1, *, stream_id: str 
     stretch = {"topic": "bank.public.t", "partition": 0, "first": sequence, "last": sequence, "count": 1}
     return {
         "sequence": sequence, "applied_lsn": sequence * 10, "us": sequence, "stream_id": stream_id, "rows": rows,
-        "kind": "plain", "backfilling": (), "transactions": 1, "stale": (), "ranges": [stretch] * ranges,
+        "kind": "plain", "backfilling": (), "transactions": 1, "stale": (), "skipped": (), "ranges": [stretch] * ranges,
         "offset": 2 * sequence,
     }  # fmt: skip
 

@@ -19,6 +19,7 @@ import pytest
 from helpers.source.collecting import make_collector
 from twofold.bridge import actions, events, initial, step
 from twofold.kafka.row_batch import RowBatch
+from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.tables.told_tables import ToldTables
@@ -57,6 +58,7 @@ class Messages:
 
 
 class Tables:
+    skips = NO_COMMANDS
     messages = Messages()
 
     def __init__(self) -> None:

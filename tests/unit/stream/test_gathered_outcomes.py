@@ -19,6 +19,7 @@ import pytest
 from twofold.bridge import Event, Policy, State, actions, events, initial, step
 from twofold.bridge.events import NO_PREPARE
 from twofold.kafka.row_batch import RowBatch
+from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream import gathered_outcomes
@@ -51,6 +52,8 @@ class Table:
 
 
 class Tables:
+    skips = NO_COMMANDS
+
     def __init__(self, park_reason: str | None = None) -> None:
         self.table = Table()
         self.told = ToldTables("p")

@@ -13,6 +13,7 @@ import pytest
 from helpers.source.collecting import make_collector
 from helpers.source.frames import frame
 from twofold.errors import MalformedMessage
+from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
 from twofold.stream.stream_order import UNASKED_BYTES, StreamOrder
@@ -28,7 +29,9 @@ def collect(tmp_path: Path) -> Iterator[Collect]:
     spool = Spool(tmp_path, memory_max=1000, disk_max=1 << 30)
 
     def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
-        tables = SimpleNamespace(adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables("p"))
+        tables = SimpleNamespace(
+            adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables("p"), skips=NO_COMMANDS
+        )
         collector = make_collector(tables, spool, open_within_s=10, pool=8, order=order)
         return [*collector.collect([*received], 0)]
 
