@@ -64,14 +64,20 @@ class Spans:
 
 
 def visible_since(topic: str, rows: Iterable[Record], commits: Iterable[Record]) -> Iterable[tuple[Record, int | None]]:
-    """Each row with the time of the commit record whose range has it; None: it lies behind all."""
-    ranges: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    """Each row with the time of the commit record whose range has it; None if no range has.
+
+    A prepared transaction's rows may have lower offsets than those of earlier commit records.
+    """
+    ranges: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for commit in commits:
         for each in commit.value["ranges"]:
             if each["topic"] == topic:
-                ranges[each["partition"]].append((each["last"], commit.written_ms))
+                ranges[each["partition"]].append((each["last"], each["first"], commit.written_ms))
+    for here in ranges.values():
+        here.sort()
     for row in rows:
         if row.value is not None:
             here = ranges[row.partition]
-            place = bisect_left(here, (row.offset, 0))
-            yield row, here[place][1] if place < len(here) else None
+            place = bisect_left(here, (row.offset,))
+            is_inside = place < len(here) and here[place][1] <= row.offset
+            yield row, here[place][2] if is_inside else None

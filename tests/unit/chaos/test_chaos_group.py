@@ -98,8 +98,11 @@ def test_a_row_is_visible_with_the_commit_record_whose_range_has_it() -> None:
     def commit(at: int, first: int, last: int) -> Record:
         return Record("c", 0, at, None, {"ranges": [{"topic": "t", "partition": 0, "first": first, "last": last}]}, at)
 
-    rows, commits = [row(0), row(3), row(4), row(5)], [commit(100, 0, 1), commit(200, 3, 4)]
-    assert [at for _, at in visible_since("t", rows, commits)] == [100, 200, 200, None]
+    rows, commits = [row(0), row(3), row(4)], [commit(100, 0, 1), commit(200, 3, 4)]
+    assert [at for _, at in visible_since("t", rows, commits)] == [100, 200, 200]
+    assert [at for _, at in visible_since("t", [row(2), row(5)], commits)] == [None, None]
+    prepared_first = [commit(100, 3, 4), commit(200, 0, 1)]
+    assert [at for _, at in visible_since("t", rows, prepared_first)] == [200, 100, 100]
 
 
 def member(*tables: str, loading: tuple[str, ...] = ()) -> dict[str, object]:
