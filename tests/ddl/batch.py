@@ -313,7 +313,14 @@ class Folded:
 
     def _fold(self) -> None:
         for seen in self._tail.seen:
-            fold(self._state[seen.topic], seen)
+            state = self._state[seen.topic]
+            if seen.key is None and seen.value["op"] != "t":
+                # Its table had no key just then. No two of its rows are equal.
+                state.pop((seen.partition, str(seen.value["before"])), None)
+                if (row := seen.value["after"]) is not None:
+                    state[seen.partition, str(row)] = row
+            else:
+                fold(state, seen)
         self._tail.seen.clear()
 
     def rows(self, topic: str, columns: list[str]) -> list[str]:
