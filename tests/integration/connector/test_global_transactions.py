@@ -5,6 +5,7 @@ by one global id. And one that is in doubt too long.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -93,8 +94,8 @@ def test_a_branch_whose_sibling_has_an_outcome_is_offered_that_one_alone(
     for branch in branches.values():
         branch.tpc_prepare()
     if opened:
-        for here in places.values():
-            here.tail("account", isolation=UNCOMMITTED).wait_for(lambda s: gid_of(s) is not None)
+        for here in places.values():  # its row is in Kafka before: one that ends then is in no ledger
+            wait_until(partial(here.records, "prepared"), what="the branch is in the ledger")
     stock = places["stock"]
     gid = stock.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
     both = [f"COMMIT PREPARED '{gid}';", f"ROLLBACK PREPARED '{gid}';"]
