@@ -18,7 +18,7 @@ So there is a greatest one, and lowering finds it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -53,6 +53,22 @@ class Frontier:
     """The position of the member's stream; for people only."""
     streams: Mapping[str, str] = field(default_factory=dict)
     """The stream that each number of `seen` belongs to, by prefix."""
+
+    @classmethod
+    def from_lists(
+        cls, sequence: int, lsn: int, seen: Iterable[tuple[str, int, str]], in_doubt: Iterable[tuple[str, str]]
+    ) -> Frontier:
+        """Make it of a record's lists: prefix, number and stream of what was seen; global id and
+        gid of what is in doubt.
+        """
+        numbers: dict[str, int] = {}
+        streams: dict[str, str] = {}
+        for prefix, number, stream in seen:
+            numbers[prefix], streams[prefix] = number, stream
+        gids: dict[str, tuple[str, ...]] = {}
+        for global_id, gid in in_doubt:
+            gids[global_id] = (*gids.get(global_id, ()), gid)
+        return cls(sequence, numbers, gids, lsn, streams)
 
     def keep_streams(self, read: Mapping[str, str]) -> Frontier:
         """Return what it says of the streams that are read, by prefix.

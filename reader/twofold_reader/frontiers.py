@@ -72,10 +72,6 @@ class FrontierTopics:
                 at_stake="which global transactions are whole",
                 repair="find who else writes to this topic",
             ) from error
-        in_doubt: dict[str, tuple[str, ...]] = {}
-        for each in record.in_doubt:
-            in_doubt[each.global_id] = (*in_doubt.get(each.global_id, ()), each.gid)
-        seen = {each.prefix: each.sequence for each in record.seen}
-        return Frontier(
-            record.sequence, seen, in_doubt, record.lsn, {each.prefix: each.stream_id for each in record.seen}
-        )
+        seen = ((each.prefix, each.sequence, each.stream_id) for each in record.seen)
+        in_doubt = ((each.global_id, each.gid) for each in record.in_doubt)
+        return Frontier.from_lists(record.sequence, record.lsn, seen, in_doubt)

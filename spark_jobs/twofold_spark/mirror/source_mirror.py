@@ -278,7 +278,7 @@ class SourceMirror:
     def _has_later_reload(self, table: MirrorTable, last: CommitRecord) -> bool:
         """Whether a reload of the table lies behind this batch.
 
-        Spark repeats the batch that failed, which ends before the reload.
+        The next start may read a batch that ends before the reload as well.
         """
         later = self._topic.read_after(self._spark, last.offset)
         return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)

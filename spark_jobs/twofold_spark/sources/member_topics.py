@@ -132,12 +132,9 @@ class MemberTopics:
     def take_frontiers(self, rows: Iterable[Row]) -> None:
         """Take the frontiers that are new; the last one counts."""
         for row in rows:
-            seen = {each["prefix"]: each["sequence"] for each in row["seen"]}
-            streams = {each["prefix"]: each["stream_id"] for each in row["seen"]}
-            gids: dict[str, tuple[str, ...]] = {}
-            for each in row["in_doubt"]:
-                gids[each["global_id"]] = (*gids.get(each["global_id"], ()), each["gid"])
-            self._frontier = Frontier(row["sequence"], seen, gids, row["lsn"], streams)
+            seen = ((each["prefix"], each["sequence"], each["stream_id"]) for each in row["seen"])
+            in_doubt = ((each["global_id"], each["gid"]) for each in row["in_doubt"])
+            self._frontier = Frontier.from_lists(row["sequence"], row["lsn"], seen, in_doubt)
             self._frontier_offset = row["offset"]
 
     def take_commits(self, spark: SparkSession, rows: Iterable[Row]) -> bool:
