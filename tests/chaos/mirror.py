@@ -36,7 +36,7 @@ class MirrorJob:
         self._journal = folder / "journal"
         # The round is over before Java's second compiler would pay.
         quick = {"JAVA_TOOL_OPTIONS": class_archive.find_options(), "JAVA_HOME": str(spark_java_home())}
-        self.environment = {**environment, **quick, **interpreted.write_settings(folder / "conf")}
+        self.environment = {**environment, **quick, **interpreted.ENVIRONMENT}
         self._job = [
             sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", bootstrap, "--registry", registry, "--warehouse", str(self.lake),
             "--batch-rows", "20000", "--maintain-every", "20", *_PATIENCE, *arguments,

@@ -4,14 +4,11 @@ compiler takes most of the time.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
-SETTINGS: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-
-
-def write_settings(folder: Path) -> dict[str, str]:
-    """Write them for a JVM that starts with this environment."""
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.joinpath("spark-defaults.conf").write_text("".join(f"{k} {v}\n" for k, v in SETTINGS.items()))
-    return {"SPARK_CONF_DIR": str(folder)}
+ENVIRONMENT: Final = {
+    "PYSPARK_SUBMIT_ARGS": "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN pyspark-shell"
+}
+"""Of a Python that starts a JVM. A folder with settings would be in the JVM's class path, and with
+one there Java takes no archive of classes.
+"""
