@@ -382,6 +382,8 @@ class TransactionalProducer:
             while True:
                 left = deadline - time.monotonic()
                 try:
+                    if retried:
+                        self._alive.poll(0)  # an expired password that a broker has denied is asked for again
                     if not call(max(0.0, min(_SLICE_S, left))):
                         return retried
                     if left > 0:
@@ -390,7 +392,6 @@ class TransactionalProducer:
                 except:  # noqa: E722 - KafkaError is not an Exception
                     error = sys.exc_info()[1]
                 self._resume_or_raise(error, doing, left)
-                self._alive.poll(0)  # an expired password that a broker has denied is asked for again
                 retried = True
 
     def _resume_or_raise(self, error: object, doing: str, left_s: float) -> None:

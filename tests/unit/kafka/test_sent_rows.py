@@ -14,6 +14,7 @@ from twofold.kafka.deliveries import Deliveries, PartitionWrites
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.publisher import SentRows
 from twofold.kafka.row_batch import RowBatch
+from twofold.kafka.watch import Watch
 
 
 def producer(partition: int, *, acknowledged: bool = False) -> Any:
@@ -72,3 +73,15 @@ def test_a_fence_that_is_met_while_nobody_waits_is_told_as_one() -> None:
     producer._producer = MagicMock(poll=MagicMock(side_effect=fenced))
     with pytest.raises(Fenced):
         producer.is_acknowledged()
+
+
+def test_a_fence_that_is_met_between_two_tries_of_a_request_is_told_as_one_and_ends_the_producer() -> None:
+    """Seen under chaos: an abort was tried again, and the poll before it found the fence."""
+    producer = TransactionalProducer.__new__(TransactionalProducer)
+    producer.transactional_id, producer._timeout_s, producer._watch = "shop.main", 5.0, Watch()
+    fenced = KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
+    tried = MagicMock(side_effect=KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, retriable=True)))
+    producer._producer = MagicMock(poll=MagicMock(side_effect=fenced))
+    with pytest.raises(Fenced):
+        producer._call("abort_transaction", tried)
+    assert (tried.call_count, producer._producer) == (1, None)
