@@ -42,6 +42,8 @@ from twofold.tables.told_tables import NOTHING_TOLD
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 
 _ROWS = frozenset(b"IUD")
+_AT_COMMITS = m.Begin, m.CommitPrepared, m.StreamCommit
+"""The messages that tell the position of the commit that is being read."""
 _PIECE_BYTES = 1 << 20
 """The size of a piece that goes to the batch: each is one job of the worker."""
 
@@ -155,7 +157,7 @@ class Collector:
         self._passed = max(self._passed, wal_end)
 
     def _is_beyond(self, message: m.Message) -> bool:
-        if isinstance(message, m.Begin | m.CommitPrepared | m.StreamCommit):
+        if isinstance(message, _AT_COMMITS):
             self.at = message.commit_lsn
             self.reached = self.at == self._upto
         return self.reached
@@ -220,6 +222,8 @@ class Collector:
 
     def _other(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterable[CollectedEvent]:
         match message:
+            case m.Commit():
+                return self._commit(message, wal_start)
             case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
                 raise self._unended(message)
             case m.Begin():
@@ -227,8 +231,6 @@ class Collector:
                 self._current = SourceTransaction(
                     _committed(message), self._batch, self._tables, self._spool, message, _PIECE_BYTES, skipped
                 )
-            case m.Commit():
-                return self._commit(message, wal_start)
             case m.BeginPrepare():
                 self._begin_prepare(message)
             case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared():

