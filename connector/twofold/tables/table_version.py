@@ -26,8 +26,8 @@ KEYLESS = "it touches a table without a message key"
 
 
 class TransactionInfo(NamedTuple):
-    """The facts that all changes of one transaction share. A tuple is made in a third of the time that
-    a frozen dataclass takes, for each transaction.
+    """The facts that all changes of one transaction share. One is made for each transaction, and a
+    tuple in a third of the time that a frozen dataclass takes.
     """
 
     xid: int | None
