@@ -35,8 +35,8 @@ from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream.bookkeeping_records import ConnectorOrigin, Ledger
 from twofold.stream.collector import Collector
+from twofold.tables.ddl_descriptions import DdlDescriptions
 from twofold.tables.table_version import RowPlans, TableVersion
-from twofold.tables.told_tables import ToldTables
 from twofold.watch.activity import Activity
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_common.positions import Lsn
@@ -136,9 +136,9 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         owner=SimpleNamespace(bind=lambda: None),
         pins=SimpleNamespace(all={}, take_unwritten=dict),
         lives=SimpleNamespace(take_for_merger=tuple),
-        told=ToldTables("p"),
+        ddl=DdlDescriptions("p"),
         skips=NO_COMMANDS,
-        keep_told=lambda _: None,
+        pin_ddl=lambda _: None,
     )
     state = initial(applied_lsn=Lsn(START), confirmed_lsn=Lsn(START), sequence=0, pool=8)
     spool = Spool(folder, memory_max=64 << 20, disk_max=1 << 30)
@@ -161,8 +161,8 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         collector=Collector(
             tables=tables,
             spool=spool,
-            skips=state.skips,
-            has=state.has,
+            is_applied=state.is_applied,
+            is_applied_upto=state.is_applied_upto,
             knows=executor.keeps,
             parks=settings.parks,
             open_within_s=settings.open_within,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from twofold.descriptions import staleness, told_table
+from twofold.descriptions import ddl_message, staleness
 from twofold.descriptions.description import Description
 from twofold.tables import pins
 
@@ -51,5 +51,5 @@ MUTANTS: dict[str, Comparison] = {
 
 @contextmanager
 def broken(name: str) -> Iterator[None]:
-    with patch.object(pins, "find_lacking", MUTANTS[name]), patch.object(told_table, "find_lacking", MUTANTS[name]):
+    with patch.object(pins, "find_lacking", MUTANTS[name]), patch.object(ddl_message, "find_lacking", MUTANTS[name]):
         yield

@@ -11,7 +11,7 @@ from twofold.bridge.events import NO_PREPARE
 
 def may_hold(bridge: State, record: Record) -> bool:
     """The rule: neither Kafka nor the ledger can know of it."""
-    return record.kind in "PE" and not bridge.skips(record.start) and record.identity not in bridge.ledger
+    return record.kind in "PE" and not bridge.is_applied(record.start) and record.identity not in bridge.ledger
 
 
 def unannounced(held: tuple[Record, ...]) -> events.Unannounced:

@@ -219,7 +219,7 @@ class Source:
         entry = self.log[self.place]
         self.place += 1
         match entry.kind:
-            case "P" if not state.skips(entry.start) and self.world.random.random() < 0.5:
+            case "P" if not state.is_applied(entry.start) and self.world.random.random() < 0.5:
                 self.held[entry.identity] = entry
                 self._tell_unannounced()
             case "K" if entry.identity in self.held:
@@ -231,7 +231,7 @@ class Source:
                 held = self.held.pop(entry.identity)
                 self.take(events.PlainRead(0, 0, entry.end, oldest_prepare=held.start, rolled_back=1))
                 self._tell_unannounced()
-            case "T" if state.skips(entry.start):
+            case "T" if state.is_applied(entry.start):
                 self.take(events.Passed(entry.end))
             case "T":
                 self.worker.queue.append("")

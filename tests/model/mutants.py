@@ -57,7 +57,7 @@ def _without_group(function: Callable[..., State]) -> Callable[..., State]:
 
 
 def _decide_on_the_prepare(state: State, event: Any, out: Any) -> State:
-    if not state.skips(event.prepare_lsn):
+    if not state.is_applied(event.prepare_lsn):
         return _stage(state, event, out)
     out.append(Forget(event.identity))
     return batch.read_to(state, event.end_lsn)
@@ -102,7 +102,7 @@ def _hold_whatever_kafka_has(state: State, record: Any) -> bool:
 
 
 def _hold_whatever_the_ledger_has(state: State, record: Any) -> bool:
-    return record.kind in "PE" and not state.skips(record.start)
+    return record.kind in "PE" and not state.is_applied(record.start)
 
 
 def _announced_only(state: State) -> Any:
@@ -206,7 +206,7 @@ LATE = replace(BY_NAME["one slot again and again"], cuts=1, timeouts=0, parks=0,
 
 MUTANTS = (
     Mutant("hold the position one record too far", BY_NAME["one"], batch, "oldest_unresolved", _one_record_too_far),
-    Mutant("skip with <=", BY_NAME["one"], State, "skips", lambda state, start: start <= state.resume_lsn),
+    Mutant("skip with <=", BY_NAME["one"], State, "is_applied", lambda state, start: start <= state.resume_lsn),
     Mutant(
         "forget how far this session has read",
         replace(BY_NAME["one"], crashes=2),
@@ -258,7 +258,11 @@ MUTANTS = (
         "let progress follow the stream at any time", BY_NAME["quiet"], batch, "advance_progress", _follow_at_any_time
     ),
     Mutant(
-        "repeat a message at the boundary", BY_NAME["quiet"], State, "has", lambda state, end: end < state.resume_lsn
+        "repeat a message at the boundary",
+        BY_NAME["quiet"],
+        State,
+        "is_applied_upto",
+        lambda state, end: end < state.resume_lsn,
     ),
     Mutant("take a message's end for its start", BY_NAME["quiet"], stepping, "apply", _end_taken_for_start),
     Mutant("never follow the keepalives", BY_NAME["quiet"], batch, "advance_progress", lambda state: state),

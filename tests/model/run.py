@@ -138,9 +138,9 @@ class Model:
         record = self.log[world.place]
         read = world._replace(place=world.place + 1, half=False)
         match record.kind:
-            case "T" | "L" if bridge.skips(record.start):
+            case "T" | "L" if bridge.is_applied(record.start):
                 return self._step(read, events.Passed(record.end))
-            case "M" if bridge.has(record.end):
+            case "M" if bridge.is_applied_upto(record.end):
                 return self._step(read, events.Passed(record.end))
             case "T":
                 return self._step(self._queued(read, record.rows), events.PlainRead(1, len(record.rows), record.end))
@@ -170,7 +170,7 @@ class Model:
         together.
         """
         record, *behind = self.log[world.place : world.place + 2]
-        if record.kind not in "TL" or not behind or behind[0].kind != "L" or bridge.skips(record.start):
+        if record.kind not in "TL" or not behind or behind[0].kind != "L" or bridge.is_applied(record.start):
             return
         rows = (*record.rows[1 if world.half else 0 :], *behind[0].rows[:1])
         read = self._queued(world._replace(place=world.place + 1, half=True), rows)

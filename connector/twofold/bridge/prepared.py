@@ -150,7 +150,7 @@ def commit(state: State, event: CommitPreparedRead, out: list[Action]) -> State:
     transaction joins the batch.
     """
     entry = state.find(event.identity)
-    if state.skips(event.commit_lsn):
+    if state.is_applied(event.commit_lsn):
         return read_to(_discard(state, entry, out) if entry else state, event.end_lsn)
     if entry is None:
         return _commit_unknown(state, event, out)
@@ -199,7 +199,7 @@ def rollback(state: State, event: RollbackPreparedRead, out: list[Action]) -> St
     progress.
     """
     entry = state.find(event.identity)
-    if state.has(event.end_lsn):
+    if state.is_applied_upto(event.end_lsn):
         return read_to(_discard(state, entry, out) if entry else state, event.end_lsn)
     state = _resolved(state, event.identity, LedgerState.ROLLED_BACK, out)
     if entry is None:

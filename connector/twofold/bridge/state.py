@@ -169,7 +169,7 @@ class State(NamedTuple):
     named: frozenset[PreparedIdentity] = frozenset()
     """What the last frontier of this run says is in doubt."""
 
-    def skips(self, start_lsn: Lsn) -> bool:
+    def is_applied(self, start_lsn: Lsn) -> bool:
         """Whether the outcome whose record starts there is already in Kafka.
 
         Neighbouring records share a boundary: one that starts at the end of the last applied record
@@ -178,7 +178,7 @@ class State(NamedTuple):
         """
         return start_lsn < self.resume_lsn
 
-    def has(self, end_lsn: Lsn) -> bool:
+    def is_applied_upto(self, end_lsn: Lsn) -> bool:
         """Whether the outcome whose record ends there is already in Kafka.
 
         PostgreSQL sends only the end of these records: of a message outside transactions, and of a

@@ -48,7 +48,7 @@ def command(config_file: Path | None, *, as_json: bool, since: int) -> None:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     progress = Progress()
     try:
-        found = audit(config, since=since, told=progress)
+        found = audit(config, since=since, report=progress)
     finally:
         progress.clear()
     if as_json:

@@ -17,7 +17,7 @@ _TEXTS = frozenset({25, 1042, 1043, 19})
 
 
 @dataclass(frozen=True, slots=True)
-class SaidColumn:
+class MessageColumn:
     """A column as a Relation message has it."""
 
     name: str
@@ -92,31 +92,33 @@ class Located:
     are_others_shown: bool = False
     """All other columns of the message are known to be none of the hidden ones."""
 
-    def with_more(self, told: Located) -> Located:
+    def with_more(self, other: Located) -> Located:
         """Return the columns that either of two descriptions hides."""
-        certain = {**self.certain, **told.certain}
+        certain = {**self.certain, **other.certain}
         return replace(self, certain=certain, possible={at: r for at, r in self.possible.items() if at not in certain})
 
 
 NOTHING_HIDDEN = Located({}, {}, None)
 
 
-def locate(before: HiddenColumns, now: CatalogTable | None, said: Sequence[SaidColumn], *, committed: bool) -> Located:
+def locate(
+    before: HiddenColumns, now: CatalogTable | None, sent: Sequence[MessageColumn], *, committed: bool
+) -> Located:
     """Find the hidden columns in a message.
 
     `now`: None if the catalog has no such table any more. `committed`: what the message describes
     is committed, so the catalog knows of it.
     """
     if now is None:
-        return _of_dropped_table(before, said)
-    numbers = numbers_of(now.columns, said)
+        return _of_dropped_table(before, sent)
+    numbers = numbers_of(now.columns, sent)
     certain, possible = dict[int, str](), dict[int, str]()
     for hidden in before.columns:
         column = next((each for each in now.columns if each.number == hidden.number), None)
-        if not committed and (column is None or not _is_as_before(before.names, column, said)):
-            possible |= dict.fromkeys(_alike(now, hidden, column, said), hidden.rule)
+        if not committed and (column is None or not _is_as_before(before.names, column, sent)):
+            possible |= dict.fromkeys(_alike(now, hidden, column, sent), hidden.rule)
         if numbers is None or (column is not None and hidden.number not in numbers and column.row != hidden.row):
-            places: Sequence[int] = _between(now, hidden.number, len(said))
+            places: Sequence[int] = _between(now, hidden.number, len(sent))
         else:
             places = [at for at, number in enumerate(numbers) if number == hidden.number]
         if len(places) > 1:
@@ -147,12 +149,12 @@ def hidden_now(
     return HiddenColumns(tuple(kept), tuple(columns[number].name for number in numbers))
 
 
-def numbers_of(columns: Iterable[CatalogColumn], said: Iterable[SaidColumn]) -> tuple[int, ...] | None:
+def numbers_of(columns: Iterable[CatalogColumn], sent: Iterable[MessageColumn]) -> tuple[int, ...] | None:
     """Return the columns' numbers if the catalog has the same columns in the same order, and
     perhaps more, which are not published.
     """
     found, rest = [], iter(columns)
-    for each in said:
+    for each in sent:
         match = next((column for column in rest if (column.name, column.type) == (each.name, each.type)), None)
         if match is None:
             return None
@@ -169,34 +171,34 @@ def _between(now: CatalogTable, number: int, count: int) -> range:
     return range(min(least, count), min(least + sum(gone < number for gone in now.dropped) + 1, count))
 
 
-def _is_as_before(names: Sequence[str], column: CatalogColumn, said: Sequence[SaidColumn]) -> bool:
+def _is_as_before(names: Sequence[str], column: CatalogColumn, sent: Sequence[MessageColumn]) -> bool:
     """Whether the columns up to the hidden one are those that were sent last.
 
     A transaction in progress may have changed what the catalog does not show yet.
     """
     upto = names.index(column.name) + 1 if column.name in names else 0
-    return upto > 0 and [each.name for each in said[:upto]] == list(names[:upto])
+    return upto > 0 and [each.name for each in sent[:upto]] == list(names[:upto])
 
 
-def _alike(now: CatalogTable, hidden: Hidden, column: CatalogColumn | None, said: Sequence[SaidColumn]) -> list[int]:
+def _alike(now: CatalogTable, hidden: Hidden, column: CatalogColumn | None, sent: Sequence[MessageColumn]) -> list[int]:
     """Return the places where the column may be, if the transaction may have dropped any before it
     and renamed all.
     """
     most = sum(each.number < hidden.number for each in now.columns) + sum(gone < hidden.number for gone in now.dropped)
-    return [at for at, each in enumerate(said) if at <= most and (column is None or _may_be(column.type, each.type))]
+    return [at for at, each in enumerate(sent) if at <= most and (column is None or _may_be(column.type, each.type))]
 
 
 def _may_be(one: int, other: int) -> bool:
     return one == other or {one, other} <= _TEXTS
 
 
-def _of_dropped_table(before: HiddenColumns, said: Sequence[SaidColumn]) -> Located:
+def _of_dropped_table(before: HiddenColumns, sent: Sequence[MessageColumn]) -> Located:
     """Find the hidden columns by their names if the table still has all names; else each column may
     be hidden.
     """
     if not before.columns:
         return NOTHING_HIDDEN
     names = {each.rule.rpartition(".")[2]: each.rule for each in before.columns}
-    if tuple(each.name for each in said) == before.names and names.keys() <= set(before.names):
-        return Located({at: names[c.name] for at, c in enumerate(said) if c.name in names}, {}, None)
-    return Located({}, dict.fromkeys(range(len(said)), before.columns[0].rule), None)
+    if tuple(each.name for each in sent) == before.names and names.keys() <= set(before.names):
+        return Located({at: names[c.name] for at, c in enumerate(sent) if c.name in names}, {}, None)
+    return Located({}, dict.fromkeys(range(len(sent)), before.columns[0].rule), None)

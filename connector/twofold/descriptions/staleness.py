@@ -64,9 +64,9 @@ def compare(before: Description, now: Description) -> Verdict:
     return Same() if _schema(before) == _schema(now) else NewSchema()
 
 
-def find_lacking(before: Description, now: Description, *, untold: bool = False) -> Lacking | None:
+def find_lacking(before: Description, now: Description, *, without_message: bool = False) -> Lacking | None:
     """Return what the topic of a table lacks after a change from one description to another.
-    `untold`: messages tell of each command, and no message told of this change.
+    `without_message`: the stream has a DDL message of each command, and none of this change.
     """
     if now.publication is None:
         return None
@@ -75,7 +75,7 @@ def find_lacking(before: Description, now: Description, *, untold: bool = False)
     match compare(before, now):
         case NeedsReload() | LookCloser() as verdict:
             return verdict
-        case KeyColumnsChanged() if untold:
+        case KeyColumnsChanged() if without_message:
             return NeedsReload("its message key was changed by a command that no message told of")
     return None
 

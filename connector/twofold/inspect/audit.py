@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from twofold.config import Config
 from twofold.errors import Refused
 from twofold.inspect.checks import check_commits
-from twofold.inspect.comparison import ComparisonResult, ComparisonScope, Reload, SequenceBreak, Told, compare
+from twofold.inspect.comparison import ComparisonResult, ComparisonScope, Reload, ReportProgress, SequenceBreak, compare
 from twofold.kafka.decoding import Decoder
 from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
 from twofold.kafka.metadata import ask_brokers
@@ -63,11 +63,11 @@ class TopicAudit:
     """`schema.table`; None if the connector knows no table of this topic."""
     rows: int
     ranges: int
-    skipped: int
+    unjudged_ranges: int
     """Ranges that retention removed in part, or that reach beyond the last offset that was read."""
-    unknown: int
+    unjudged_rows: int
     """Rows older than all commit records that are judged."""
-    held: int
+    unjudged_offsets: int
     """Offsets of open transactions, and offsets behind one."""
     damages: tuple[AuditFinding, ...]
     past: tuple[AuditFinding, ...]
@@ -82,23 +82,23 @@ class TopicAudit:
 
     @property
     def description(self) -> str:
-        said = f"{self.rows} rows in {self.ranges} ranges"
+        words = f"{self.rows} rows in {self.ranges} ranges"
         if self.damages:
-            said += f": DAMAGED in {_places(len(self.damages) + self.more)}"
+            words += f": DAMAGED in {_places(len(self.damages) + self.more)}"
         elif self.past:
             doing = "repairs" if self.loading else "repaired"
-            said += f": whole now; the reload at commit record {self.reload} {doing} the damage before it ({_places(len(self.past))})"
+            words += f": whole now; the reload at commit record {self.reload} {doing} the damage before it ({_places(len(self.past))})"
         else:
-            said += ": whole"
+            words += ": whole"
         for many, what in (
-            (self.skipped, "ranges not judged: retention has taken them, or they are still being written"),
-            (self.unknown, "rows not judged: their commit records are not kept, or not asked for"),
-            (self.held, "offsets not judged: a transaction is open there"),
+            (self.unjudged_ranges, "ranges not judged: retention has taken them, or they are still being written"),
+            (self.unjudged_rows, "rows not judged: their commit records are not kept, or not asked for"),
+            (self.unjudged_offsets, "offsets not judged: a transaction is open there"),
         ):
-            said += f"; {many} {what}" if many else ""
+            words += f"; {many} {what}" if many else ""
         if self.lacks:
-            said += f"; lacks {_several_rows(len(self.lacks))} that a person had skipped, a known difference: at {', '.join(self.lacks)}"
-        return said
+            words += f"; lacks {_several_rows(len(self.lacks))} that a person had skipped, a known difference: at {', '.join(self.lacks)}"
+        return words
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Audit:
     """One report for each damaged topic, and one for the numbers."""
 
 
-def audit(config: Config, *, since: int, told: Told) -> Audit:
+def audit(config: Config, *, since: int, report: ReportProgress) -> Audit:
     """Read and judge everything that Kafka keeps, or everything after commit record `since`."""
     settings, names, registry = kafka_settings(config), names_of(config), Registry(registry_settings(config))
     ask_brokers(settings)
@@ -128,7 +128,7 @@ def audit(config: Config, *, since: int, told: Told) -> Audit:
     progress = ProgressReader(reader, names, registry)
     before = progress.read()
     scope = ComparisonScope(frozenset({*before.pins, names.messages}), since)
-    found = judge(compare(reader, Decoder(registry), names, scope, told), names, before.pins)
+    found = judge(compare(reader, Decoder(registry), names, scope, report), names, before.pins)
     apart = _apart(before, progress.read(), names)
     return replace(found, troubles=(*found.troubles, apart)) if apart else found
 
@@ -181,9 +181,9 @@ def _topic(topic: str, compared: ComparisonResult, table: str | None, pin: Pin |
         table=table,
         rows=sum(tally.rows for tally in tallies.values()),
         ranges=sum(tally.ranges for tally in tallies.values()),
-        skipped=sum(tally.skipped for tally in tallies.values()),
-        unknown=sum(tally.unknown for tally in tallies.values()),
-        held=sum(compared.bounds[place].high - compared.bounds[place].stable for place in tallies),
+        unjudged_ranges=sum(tally.unjudged_ranges for tally in tallies.values()),
+        unjudged_rows=sum(tally.unknown for tally in tallies.values()),
+        unjudged_offsets=sum(compared.bounds[place].high - compared.bounds[place].stable for place in tallies),
         damages=damages,
         past=past,
         more=more,

@@ -93,14 +93,14 @@ class ComparisonScope:
     """Offsets by partition: only these partitions are read from there, and all commit records."""
 
 
-Told = Callable[[ComparisonResult], None]
+ReportProgress = Callable[[ComparisonResult], None]
 
 
 def compare(
-    reader: TopicReader, decoder: Decoder, names: Names, scope: ComparisonScope, told: Told = lambda _: None
+    reader: TopicReader, decoder: Decoder, names: Names, scope: ComparisonScope, report: ReportProgress = lambda _: None
 ) -> ComparisonResult:
-    """Read and judge. `told` is called often, and must be quick."""
-    comparison = _Comparison(reader, names, scope, told)
+    """Read and judge. `report` is called often, and must be quick."""
+    comparison = _Comparison(reader, names, scope, report)
     comparison.go_through(decoder)
     comparison.forgive_retention()
     return comparison.found
@@ -109,12 +109,12 @@ def compare(
 class _Comparison:
     """One comparison in progress."""
 
-    def __init__(self, reader: TopicReader, names: Names, scope: ComparisonScope, told: Told) -> None:
+    def __init__(self, reader: TopicReader, names: Names, scope: ComparisonScope, report: ReportProgress) -> None:
         self._reader = reader
         self._events = names.events
         self._commits = PartitionId(names.commits, 0)
         self._scope = scope
-        self._told = told
+        self._report = report
         places = [p for p in reader.partitions_under(f"{names.prefix}.") if p.topic not in names.bookkeeping]
         self._starts: dict[PartitionId, int] = {}
         if scope.starts is not None:
@@ -146,10 +146,10 @@ class _Comparison:
                     stretches[place] = (tally.position, tally.end if final else upto)
             for place, first, last in self._reader.read_runs(stretches):
                 self.found.tallies[place].see(first, last)
-                self._told(self.found)
+                self._report(self.found)
             for place, (_, end) in stretches.items():
                 self.found.tallies[place].judge(end, final=final)
-            self._told(self.found)
+            self._report(self.found)
 
     def _is_read(self, topic: str) -> bool:
         """Whether a topic is read even if no commit record names it."""
@@ -161,7 +161,7 @@ class _Comparison:
         for place, bounds in self._reader.bounds(short).items():
             tally = self.found.tallies[place]
             kept = [d for d in tally.damages if d.kind != "short" or d.first >= bounds.low]
-            tally.skipped += len(tally.damages) - len(kept)
+            tally.unjudged_ranges += len(tally.damages) - len(kept)
             tally.damages = kept
 
     def _take_batch(self, commits: Iterator[Commit]) -> bool:

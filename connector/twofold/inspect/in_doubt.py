@@ -186,7 +186,7 @@ def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDo
     believed = config.group.members or (config.prefix,)
     ledgers = Ledgers(kafka_settings(config), Registry(registry_settings(config)), believed)
     branches = ledgers.branches({each.global_id for each in branches_here if each.global_id}, since_ms)
-    told = []
+    completed = []
     for each in found:
         others = tuple(
             branch
@@ -194,8 +194,8 @@ def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDo
             if branch.global_id == each.global_id and (branch.prefix, branch.gid) != (config.prefix, each.gid)
         )
         held_back = held_back_by(others, config.group.members, branches.last)
-        told.append(replace(each, others=others, held_back=held_back))
-    return tuple(told), branches.unread
+        completed.append(replace(each, others=others, held_back=held_back))
+    return tuple(completed), branches.unread
 
 
 def held_back_by(siblings: Iterable[Branch], members: Collection[str], last: Mapping[str, int]) -> tuple[HeldBack, ...]:

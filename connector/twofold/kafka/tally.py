@@ -80,7 +80,7 @@ class PartitionTally:
         self.position = start
         self.rows = 0
         self.ranges = 0
-        self.skipped = 0
+        self.unjudged_ranges = 0
         """Ranges that lie partly or wholly outside `start` and `end`."""
         self.unknown = 0
         """Visible records in no range that are no damage."""
@@ -162,7 +162,7 @@ class PartitionTally:
         """Return the part of a range that is read."""
         if self.start <= expected.first and expected.last < self.end:
             return expected
-        self.skipped += 1
+        self.unjudged_ranges += 1
         first, last = max(expected.first, self.start), min(expected.last, self.end - 1)
         return ExpectedRange(first, last, expected.count, expected.sequence, judged=False) if first <= last else None
 

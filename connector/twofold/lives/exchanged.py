@@ -33,7 +33,7 @@ class WatchTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class CarryOut:
+class ExecuteCommand:
     """Carry a command out, in a Kafka transaction of its own."""
 
     command: LoadCommand
@@ -42,7 +42,7 @@ class CarryOut:
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedOut:
+class CommandExecuted:
     """A command is carried out, and committed in Kafka."""
 
     number: int

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand, TopicState, WatchTopic
+from twofold.lives.exchanged import CommandExecuted, ExecuteCommand, LoadCommand, TopicState, WatchTopic
 from twofold.lives.load_progress import LoadProgress
 
 
@@ -141,7 +141,7 @@ LoadEvent = (
     | ReadingDue
     | TopicEmptied
     | LoadEnded
-    | CarriedOut
+    | CommandExecuted
 )
 
 # --- actions
@@ -160,18 +160,18 @@ class StopReading:
 
 
 @dataclass(frozen=True, slots=True)
-class CarryOutStart:
+class ExecuteStart:
     """The truncate carries this command out."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReportHeldRows:
+class ReportDelayedRows:
     """The load was not cancelled: rows that waited in an earlier session would be missing."""
 
 
-LoadAction = WatchTopic | CarryOut | BeginReading | StopReading | CarryOutStart | ReportHeldRows
+LoadAction = WatchTopic | ExecuteCommand | BeginReading | StopReading | ExecuteStart | ReportDelayedRows
 Step = tuple[LoadLife, tuple[LoadAction, ...]]
 RELOAD = LoadProgress(reload=True)
 
@@ -199,14 +199,14 @@ def step_load(life: LoadLife, event: LoadEvent) -> Step:  # noqa: C901, PLR0911,
             return _start(life, command) if command.name == "start" else _wait(life, command)
         case CommandDue():
             return _send(life)
-        case CarriedOut():
+        case CommandExecuted():
             return _continue(life, event)
         case ReadingDue():
             if life.phase is not LoadPhase.DUE:
                 return life, ()
             return replace(life, phase=LoadPhase.READING), (BeginReading(life.progress),)
         case TopicEmptied():
-            return _carry_out_start(life)
+            return _execute_start(life)
         case LoadEnded():
             return LoadLife(recreated=life.recreated), ()
 
@@ -230,10 +230,10 @@ def _wait(life: LoadLife, command: LoadCommand) -> Step:
 def _send(life: LoadLife) -> Step:
     if life.command is None or not life.has_command:
         return life, ()
-    return replace(life, sent=True), (CarryOut(life.command, reload=life.empties),)
+    return replace(life, sent=True), (ExecuteCommand(life.command, reload=life.empties),)
 
 
-def _continue(life: LoadLife, done: CarriedOut) -> Step:
+def _continue(life: LoadLife, done: CommandExecuted) -> Step:
     """Continue as the command says, unless a later command was given meanwhile."""
     command = life.command
     if command is None or not life.sent or command.number != done.number:
@@ -241,15 +241,15 @@ def _continue(life: LoadLife, done: CarriedOut) -> Step:
     life = replace(life, progress=done.progress, command=None, sent=False)
     if done.state == "ready":  # cancelled, or it had ended before the command came
         return LoadLife(recreated=life.recreated), ()
-    report = (ReportHeldRows(),) if command.name == "cancel" else ()
+    report = (ReportDelayedRows(),) if command.name == "cancel" else ()
     return replace(life, phase=LoadPhase.STOPPED if done.state == "paused" else LoadPhase.DUE), report
 
 
-def _carry_out_start(life: LoadLife) -> Step:
+def _execute_start(life: LoadLife) -> Step:
     emptied = replace(life, empties=False)
     if life.command is None or life.command.name != "start":
         return emptied, ()
-    return replace(emptied, command=None), (CarryOutStart(life.command.number),)
+    return replace(emptied, command=None), (ExecuteStart(life.command.number),)
 
 
 def blocking(

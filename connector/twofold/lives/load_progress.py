@@ -26,8 +26,8 @@ class LoadProgress:
     """The last key has been reached; only `again` is left."""
     reload: bool = False
     """The load begins with a truncate, which is not published yet."""
-    held: bool = False
-    """Rows of a table without a message key are held. A later session does not have them."""
+    delayed: bool = False
+    """Rows of a table without a message key are delayed. A later session does not have them."""
     rows: int = 0
     size: int = 0
     seconds: float = 0.0
@@ -40,7 +40,7 @@ class LoadProgress:
             "again": sorted(key.hex() for key in self.again),
             "scanned": self.scanned,
             "reload": self.reload,
-            "held": self.held,
+            "delayed": self.delayed,
             "rows": self.rows,
             "size": self.size,
             "seconds": round(self.seconds, 3),

@@ -1,9 +1,9 @@
 """Decides what is published of a table in backfill, in the order of its topic: the worker's half of
 a life.
 
-Pure. The merger keeps the rows themselves (`chunk_rule.ChangeMemory`, and what is held of a table
-without a key) and carries the actions out. It tells of them when something changes, never at the
-rate of rows. The state is what the table's pin says, so a restart continues here.
+Pure. The merger keeps the changes (`chunk_rule.ChangeMemory`) and the delayed rows of a table
+without a key, and executes the actions. Events come when something changes, never at the rate of
+rows. The table's pin has the state, so a restart continues here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from twofold.lives.chunk_rule import DroppedRows, Snapshot
-from twofold.lives.exchanged import NO_COMMAND, CarryOut, TopicState, WatchTopic
+from twofold.lives.exchanged import NO_COMMAND, ExecuteCommand, TopicState, WatchTopic
 from twofold.lives.load_progress import LoadProgress
 
 
@@ -23,10 +23,10 @@ class TopicLife:
     keyless: bool
     state: TopicState = "ready"
     progress: LoadProgress = field(default_factory=LoadProgress)
-    holds: bool = False
-    """Rows of a table without a message key wait for its one chunk, which they follow."""
+    has_delayed: bool = False
+    """Rows of a table without a message key are delayed: they follow the table's one chunk."""
     lost: bool = False
-    """An earlier session held such rows: only a snapshot still has them."""
+    """An earlier session had delayed rows: only a snapshot still has them."""
     executed: int = NO_COMMAND
     """The number of the last command that was carried out. It and all before it count no more."""
 
@@ -39,8 +39,8 @@ class TopicLife:
 
 
 @dataclass(frozen=True, slots=True)
-class RowsHeld:
-    """The first row of this session is held."""
+class RowsDelayed:
+    """The first row of this session is delayed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class RowsCounted:
     seconds: float
 
 
-TopicEvent = WatchTopic | RowsHeld | KeysMoved | TruncateDue | ChunkPassed | RowsCounted | CarryOut
+TopicEvent = WatchTopic | RowsDelayed | KeysMoved | TruncateDue | ChunkPassed | RowsCounted | ExecuteCommand
 
 # --- actions
 
@@ -120,20 +120,20 @@ class PublishWhole:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseHeld:
-    """Publish the held rows that the snapshot did not see; all of them without a snapshot."""
+class ReleaseDelayed:
+    """Publish the delayed rows that the snapshot did not see; without a snapshot, all of them."""
 
     unseen_by: Snapshot | None = None
 
 
-TopicAction = ForgetChanges | PublishTruncate | PublishRows | PublishWhole | ReleaseHeld
+TopicAction = ForgetChanges | PublishTruncate | PublishRows | PublishWhole | ReleaseDelayed
 Step = tuple[TopicLife, tuple[TopicAction, ...]]
 
 
 def begin(state: TopicState, bound: bytes | None, executed: int, *, keyless: bool) -> TopicLife:
     """Return the life with which a run begins, from the table's pin."""
     progress = LoadProgress.from_bytes(bound)
-    return TopicLife(keyless, state, progress, lost=progress.held, executed=executed)
+    return TopicLife(keyless, state, progress, lost=progress.delayed, executed=executed)
 
 
 def step_topic(life: TopicLife, event: TopicEvent) -> Step:  # noqa: PLR0911  (one flat dispatch)
@@ -141,8 +141,8 @@ def step_topic(life: TopicLife, event: TopicEvent) -> Step:  # noqa: PLR0911  (o
     match event:
         case WatchTopic(keyless, reload):
             return TopicLife(keyless, "waiting", LoadProgress(reload=reload), executed=life.executed), ()
-        case RowsHeld():
-            return replace(life, holds=True, progress=replace(life.progress, held=True)), ()
+        case RowsDelayed():
+            return replace(life, has_delayed=True, progress=replace(life.progress, delayed=True)), ()
         case KeysMoved(keys):
             return replace(life, progress=replace(life.progress, again=life.progress.again | keys)), ()
         case TruncateDue(command):
@@ -151,13 +151,13 @@ def step_topic(life: TopicLife, event: TopicEvent) -> Step:  # noqa: PLR0911  (o
             return _publish(life, event)
         case RowsCounted(rows, size, seconds):
             return replace(life, progress=life.progress.counted(rows, size, seconds)), ()
-        case CarryOut():
-            return _carry_out(life, event)
+        case ExecuteCommand():
+            return _execute_command(life, event)
 
 
 def _empty(life: TopicLife) -> Step:
     """Begin a reload: rows ahead of the truncate count no more, and a barrier follows."""
-    emptied = replace(life, state="running", progress=LoadProgress(held=life.holds), lost=False)
+    emptied = replace(life, state="running", progress=LoadProgress(delayed=life.has_delayed), lost=False)
     return emptied, (ForgetChanges(), PublishTruncate())
 
 
@@ -169,16 +169,16 @@ def _publish(life: TopicLife, chunk: ChunkPassed) -> Step:
     forget = ForgetChanges(chunk.snapshot)
     match chunk.kind:
         case "whole":
-            return _released(life), (forget, PublishWhole(), ReleaseHeld(chunk.snapshot))
-        case "gone":  # no snapshot has any held row
-            return _released(life), (forget, ReleaseHeld())
+            return _released(life), (forget, PublishWhole(), ReleaseDelayed(chunk.snapshot))
+        case "gone":  # no snapshot has any delayed row
+            return _released(life), (forget, ReleaseDelayed())
         case "range" if chunk.changes.everything:
             return life, (forget,)
         case _:
             return life, (forget, PublishRows(chunk.changes.keys))
 
 
-def _carry_out(life: TopicLife, due: CarryOut) -> Step:
+def _execute_command(life: TopicLife, due: ExecuteCommand) -> Step:
     """Carry out a person's command.
 
     The memory no longer counts, because a barrier precedes the next snapshot.
@@ -186,7 +186,7 @@ def _carry_out(life: TopicLife, due: CarryOut) -> Step:
     name = due.command.name
     life = replace(life, executed=due.command.number)
     if due.reload:
-        life = replace(life, progress=LoadProgress(reload=True, held=life.progress.held))
+        life = replace(life, progress=LoadProgress(reload=True, delayed=life.progress.delayed))
     elif not life.in_backfill:
         return life, (ForgetChanges(),)  # the load had ended before the command came
     match name:
@@ -195,10 +195,10 @@ def _carry_out(life: TopicLife, due: CarryOut) -> Step:
         case "resume":
             return replace(life, state="running"), (ForgetChanges(),)
         case "cancel" if not life.lost:
-            return _released(replace(life, state="ready")), (ForgetChanges(), ReleaseHeld())
+            return _released(replace(life, state="ready")), (ForgetChanges(), ReleaseDelayed())
         case _:
             return life, (ForgetChanges(),)
 
 
 def _released(life: TopicLife) -> TopicLife:
-    return replace(life, holds=False, lost=False)
+    return replace(life, has_delayed=False, lost=False)

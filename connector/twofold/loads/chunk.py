@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from twofold.kafka.row_batch import Record
 from twofold.lives.chunk_rule import Snapshot
-from twofold.lives.exchanged import NO_COMMAND, CarryOut, TopicState
+from twofold.lives.exchanged import NO_COMMAND, ExecuteCommand, TopicState
 from twofold.lives.load_progress import LoadProgress
 from twofold.source.messages import Relation
 from twofold.spool import SpooledRows
@@ -112,7 +112,7 @@ class DueCommand:
     """A person's command whose place in the stream has come."""
 
     topic: str
-    order: CarryOut
+    order: ExecuteCommand
     at_us: int
 
 

@@ -18,7 +18,7 @@ from twofold.kafka.publisher import Publisher
 from twofold.kafka.row_batch import SKIPPED, VOID, Record, RowBatch
 from twofold.lives import topic_life
 from twofold.lives.chunk_rule import Snapshot
-from twofold.lives.exchanged import CarriedOut, CarryOut, WatchTopic
+from twofold.lives.exchanged import CommandExecuted, ExecuteCommand, WatchTopic
 from twofold.lives.skipped_rows import NOTHING_MISSING, MissingRow, MissingRows
 from twofold.lives.topic_life import TopicLife
 from twofold.loads.chunk import Chunk, ChunkResult, ReloadTruncate
@@ -164,9 +164,9 @@ class LoadMerger:
             changes.unread(keys, chunk.among),
             chunk.scanned,
         )
-        rows = self._carry_out(chunk.topic, passed, chunk)
+        rows = self._execute(chunk.topic, passed, chunk)
         seconds = watched.count_seconds(chunk.begun)
-        self._carry_out(chunk.topic, topic_life.RowsCounted(rows, chunk.size, seconds))
+        self._execute(chunk.topic, topic_life.RowsCounted(rows, chunk.size, seconds))
         published = self.commit(records.commit, records.progress, pins=records.pins)
         chunk.drop()
         self._answer(chunk)
@@ -176,19 +176,21 @@ class LoadMerger:
         """Empty the topic: a reload begins."""
         assert self._owner.check_first()
         self._pins |= records.pins
-        self._carry_out(truncate.topic, topic_life.TruncateDue(truncate.command), truncate)
+        self._execute(truncate.topic, topic_life.TruncateDue(truncate.command), truncate)
         published = self.commit(records.commit, records.progress, pins=records.pins)
         self._answer(truncate)
         return published
 
-    def carry_out(self, topic: str, due: CarryOut, records: LoadRecords) -> tuple[Published, CarriedOut]:
+    def execute_command(
+        self, topic: str, due: ExecuteCommand, records: LoadRecords
+    ) -> tuple[Published, CommandExecuted]:
         """Carry a person's command out."""
         assert self._owner.check_first()
         self._pins |= records.pins
-        self._carry_out(topic, due)
+        self._execute(topic, due)
         published = self.commit(records.commit, records.progress, pins=records.pins)
         life = self._life(topic)
-        return published, CarriedOut(due.command.number, life.state, life.progress)
+        return published, CommandExecuted(due.command.number, life.state, life.progress)
 
     def _answer(self, offered: Chunk | ReloadTruncate) -> None:
         life = self._life(offered.topic)
@@ -211,9 +213,7 @@ class LoadMerger:
             self._unwritten.add(topic)
         return actions
 
-    def _carry_out(
-        self, topic: str, event: topic_life.TopicEvent, offered: Chunk | ReloadTruncate | None = None
-    ) -> int:
+    def _execute(self, topic: str, event: topic_life.TopicEvent, offered: Chunk | ReloadTruncate | None = None) -> int:
         """Apply the event and carry its actions out; return how many rows of the snapshot were
         published.
         """
@@ -233,9 +233,9 @@ class LoadMerger:
                     assert isinstance(offered, Chunk)
                     assert offered.whole is not None
                     published += self._produce_whole(topic, offered.whole)
-                case topic_life.ReleaseHeld(unseen_by):
-                    for held in watched.release(unseen_by, self.envelopes):
-                        self._publisher.produce(held)
+                case topic_life.ReleaseDelayed(unseen_by):
+                    for rows in watched.release(unseen_by, self.envelopes):
+                        self._publisher.produce(rows)
         if not self._life(topic).in_backfill:
             del self._watched[topic]
         return published
@@ -309,9 +309,9 @@ class LoadMerger:
             if watched is None or not (life := self._lives[topic]).keyless:
                 continue
             if rows := batch.take_topic(topic):
-                watched.hold(rows, self._spool)
-                if not life.holds:
-                    self._apply(topic, topic_life.RowsHeld())
+                watched.delay(rows, self._spool)
+                if not life.has_delayed:
+                    self._apply(topic, topic_life.RowsDelayed())
         for topic, _, records in batch.partitions():
             if (watched := self._watched.get(topic)) is None:
                 continue

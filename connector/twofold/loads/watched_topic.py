@@ -1,8 +1,8 @@
-"""Keeps changed keys and held rows of a table in backfill for the merger, at the rate of rows.
+"""Keeps changed keys and delayed rows of a table in backfill for the merger, at the rate of rows.
 Reads of an encoded row only the fields that this needs.
 
 Mutable and fast, and the worker's alone. It is lost with every run; a barrier makes up for the
-memory, and the table's next snapshot has the held rows.
+memory, and the table's next snapshot has the delayed rows.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from twofold_avro.records import without_logical_types
 class WatchedTopic:
     """The topic of one table in backfill."""
 
-    __slots__ = ("_held", "_published_at", "memory")
+    __slots__ = ("_delayed", "_published_at", "memory")
 
     def __init__(self) -> None:
         self.memory = ChangeMemory()
-        self._held: SpooledRows | None = None
+        self._delayed: SpooledRows | None = None
         """The rows of all published transactions of a table without a message key. They follow the
         table's one chunk."""
         self._published_at: float | None = None
@@ -68,19 +68,19 @@ class WatchedTopic:
                 moved |= {key_of(record)}
         return moved
 
-    def hold(self, rows: RowBatch, spool: Spool) -> None:
+    def delay(self, rows: RowBatch, spool: Spool) -> None:
         """Keep the rows for their place behind the chunk."""
-        self._held = self._held or spool.new()
-        self._held.append(rows.to_bytes())
+        self._delayed = self._delayed or spool.new()
+        self._delayed.append(rows.to_bytes())
 
     def release(self, unseen_by: Snapshot | None, envelopes: Envelopes) -> Iterator[RowBatch]:
-        """Yield the held rows that the snapshot did not see, and keep none.
+        """Yield the delayed rows that the snapshot did not see, and keep none.
 
         Without a snapshot: all of them.
         """
-        if self._held is None:
+        if self._delayed is None:
             return
-        for piece in self._held.chunks():
+        for piece in self._delayed.chunks():
             rows = RowBatch()
             for topic, partition, records in RowBatch.from_bytes(piece).partitions():
                 if partition:
@@ -88,8 +88,8 @@ class WatchedTopic:
                 kept = rows.lists(topic, 1)[0]
                 kept += [r for r in records if unseen_by is None or not unseen_by.sees(envelopes.read(r["value"])[0])]
             yield rows
-        self._held.drop()
-        self._held = None
+        self._delayed.drop()
+        self._delayed = None
 
     def count_seconds(self, begun: float) -> float:
         """Return the time that a chunk added after the one before."""

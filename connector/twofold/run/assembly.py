@@ -173,8 +173,8 @@ def _collector(
     return Collector(
         tables=tables,
         spool=spool,
-        skips=state.skips,
-        has=state.has,
+        is_applied=state.is_applied,
+        is_applied_upto=state.is_applied_upto,
         knows=lambda identity: identity in state.ledger or executor.keeps(identity),
         parks=config.prepared.parks,
         open_within_s=0.0 if config.prepared.synchronous else config.prepared.open_within,

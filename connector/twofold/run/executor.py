@@ -21,15 +21,15 @@ from twofold.kafka.publisher import Publisher
 from twofold.kafka.record_sizes import RecordTooLarge
 from twofold.kafka.row_batch import RowBatch
 from twofold.lives.chunk_rule import Snapshot
-from twofold.lives.exchanged import CarriedOut
+from twofold.lives.exchanged import CommandExecuted
 from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
 from twofold.loads.load_merger import LoadMerger, LoadRecords, Published
 from twofold.run.worker import Pending, Worker
 from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome_bytes
 from twofold.stream.skipping import offer_record
 from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
+from twofold.tables.ddl_descriptions import DdlMessages
 from twofold.tables.tables import Tables
-from twofold.tables.told_tables import Told
 from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome, Progress
 from twofold_common.positions import Lsn, PreparedIdentity
 from twofold_common.table_names import table_argument
@@ -76,7 +76,7 @@ class ActionExecutor:
         self.on_published: Callable[[Commit | None, Mapping[str, Pin]], None] = lambda *_: None
         """Called on the worker's thread after each Kafka transaction that has committed."""
         self._due: DueOfLoad | None = None
-        self._carried_out: queue.SimpleQueue[tuple[str, CarriedOut]] = queue.SimpleQueue()
+        self._executed: queue.SimpleQueue[tuple[str, CommandExecuted]] = queue.SimpleQueue()
         self._prepared: dict[PreparedIdentity, SourceTransaction] = {}
         self._begun: dict[PreparedIdentity, float] = {}
         self._outcomes: list[PreparedOutcome] = []
@@ -110,8 +110,8 @@ class ActionExecutor:
         """
         if prepared := self._prepared.get(identity):
             prepared.register()
-            if prepared.told and not prepared.records:  # no other action brings it
-                self._tables.keep_told(prepared.told)
+            if prepared.ddl and not prepared.records:  # no other action brings it
+                self._tables.pin_ddl(prepared.ddl)
 
     def offer_skip(self, refusal: RecordTooLarge) -> Refused:
         """Return the refusal with the command that skips the row."""
@@ -125,11 +125,11 @@ class ActionExecutor:
         """Keep what is due of a load for the CommitChunk that follows."""
         self._due = due
 
-    def carried_out(self) -> Iterator[tuple[str, CarriedOut]]:
+    def executed_commands(self) -> Iterator[tuple[str, CommandExecuted]]:
         """Yield the commands that the worker has carried out since the last call, by topic."""
         with suppress(queue.Empty):
             while True:
-                yield self._carried_out.get_nowait()
+                yield self._executed.get_nowait()
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         """Let the `LoadMerger` forget what this snapshot sees of a table in backfill."""
@@ -211,9 +211,9 @@ class ActionExecutor:
         self._outcomes += outcomes
         self.batch_outcome_bytes += sum(map(outcome_bytes, outcomes))
 
-    def keep_told(self, told: Told) -> None:
-        """Pin what committed transactions tell that join the batch."""
-        self._tables.keep_told(told)
+    def pin_ddl(self, ddl: DdlMessages) -> None:
+        """Pin the table descriptions of committed DDL messages that join the batch."""
+        self._tables.pin_ddl(ddl)
 
     def joins(self, committed_at_us: int) -> None:
         """Note that an outcome of this time joins the batch."""
@@ -283,7 +283,7 @@ class ActionExecutor:
 
     def _append_staged(self, prepared: SourceTransaction, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        self._tables.keep_told(prepared.told)
+        self._tables.pin_ddl(prepared.ddl)
         self.resolve((prepared.outcome(commit_lsn, at_us),))
         self.produce_waited(prepared)
 
@@ -324,13 +324,13 @@ class ActionExecutor:
             case ReloadTruncate():
                 return self._merger.publish_truncate(due, records)
             case DueCommand(topic, order):
-                published, done = self._merger.carry_out(topic, order, records)
-                self._carried_out.put((topic, done))
+                published, done = self._merger.execute_command(topic, order, records)
+                self._executed.put((topic, done))
                 return published
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
-        self._tables.keep_told(prepared.told)  # not before: the batch closes first
+        self._tables.pin_ddl(prepared.ddl)  # not before: the batch closes first
         commit, progress, pins = self._records(
             "prepared",
             action.sequence,

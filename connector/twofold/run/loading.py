@@ -18,7 +18,7 @@ from twofold.descriptions.staleness import NeedsReload
 from twofold.kafka.backfill_commands import TopicCommand
 from twofold.lives import load_life
 from twofold.lives.chunk_rule import Snapshot
-from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand
+from twofold.lives.exchanged import CommandExecuted, ExecuteCommand, LoadCommand
 from twofold.lives.load_progress import LoadProgress
 from twofold.loads.chunk import (
     Chunk,
@@ -57,7 +57,7 @@ class LoadExecutor(Protocol):
         """Let the `LoadMerger` forget what this snapshot sees of a table in backfill."""
         ...
 
-    def carried_out(self) -> Iterable[tuple[str, CarriedOut]]:
+    def executed_commands(self) -> Iterable[tuple[str, CommandExecuted]]:
         """Return the commands that the worker has carried out since the last call, by topic."""
         ...
 
@@ -175,7 +175,7 @@ class Loading:
                 self._rows, self._published = found.rows, {each.oid: each for each in found.relations}
                 self._looked = self._looked or found
             self._reload_stale()
-        for topic, done in self._executor.carried_out():
+        for topic, done in self._executor.executed_commands():
             self._apply(topic, done)
         for topic in self._lives.in_need():
             if self._lives[topic].recreated:
@@ -238,9 +238,9 @@ class Loading:
                     self._loads.begin(Load(topic, pin.schema, pin.table, progress, resumed=resumed))
                 case load_life.StopReading():
                     self._loads.stop(topic)
-                case load_life.ReportHeldRows():
+                case load_life.ReportDelayedRows():
                     _log.warning(
-                        "backfill of %s: not cancelled, because rows that an earlier process held would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
+                        "backfill of %s: not cancelled, because rows that an earlier process delayed would be missing; only its end brings them (or ALTER PUBLICATION ... DROP TABLE)",
                         self._name(topic),
                     )
                 case _:
@@ -258,7 +258,7 @@ class Loading:
             self._looked = None
         for topic in self._lives.commanded():
             for order in self._lives.apply(topic, load_life.CommandDue()):
-                assert isinstance(order, CarryOut)
+                assert isinstance(order, ExecuteCommand)
                 return DueCommand(topic, order, time.time_ns() // 1000)
         while offered := self._loads.due(state.read_lsn):
             if offered.encoding is None or self._tables.is_current(offered.encoding):
@@ -271,7 +271,7 @@ class Loading:
         topic = offered.topic
         if isinstance(offered, ReloadTruncate):
             for action in self._lives.apply(topic, load_life.TopicEmptied()):
-                assert isinstance(action, load_life.CarryOutStart)
+                assert isinstance(action, load_life.ExecuteStart)
                 offered = replace(offered, command=action.number)
             self._tables.emptied(topic)
         if offered.encoding is None:

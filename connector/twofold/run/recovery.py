@@ -212,7 +212,7 @@ def _find_tables(
     registrar = Registrar(registry, topics, config.prefix, rules.require_rules)
     opened.callback(registrar.close)
     policy = ColumnPolicy(rules, catalog, config.publication)
-    is_told = config.source.ddl_messages and ddl_messages.flaws(config.conninfo) == ()
+    has_ddl_messages = config.source.ddl_messages and ddl_messages.flaws(config.conninfo) == ()
     tables = make_tables(
         config,
         source.server.database,
@@ -220,7 +220,7 @@ def _find_tables(
         catalog=catalog,
         registrar=registrar,
         policy=policy,
-        is_told=is_told,
+        has_ddl_messages=has_ddl_messages,
     )
     described = describe_published(config.conninfo, config.publication)
     if described.flaws:

@@ -237,7 +237,7 @@ class Run:
 
     def _take_collected(self, collected: CollectedEvent) -> None:
         match collected.event:
-            case events.CommitPreparedRead(identity, commit_lsn) if not self.state.skips(commit_lsn):
+            case events.CommitPreparedRead(identity, commit_lsn) if not self.state.is_applied(commit_lsn):
                 self._executor.register_committed(identity)
             case _:
                 pass
@@ -250,8 +250,8 @@ class Run:
                 self._executor.stage(transaction)
                 failpoints.hit("after_staging")
         self._executor.resolve(collected.outcomes)
-        if collected.told:
-            self._executor.keep_told(collected.told)
+        if collected.ddl:
+            self._executor.pin_ddl(collected.ddl)
         self._step_bridge(collected.event, collected.at_us)
         if isinstance(collected.event, events.PrepareRead):
             since = time.monotonic() - collected.waited_ms / 1000

@@ -36,11 +36,11 @@ def make_tables(
     catalog: Catalog,
     registrar: Registrar,
     policy: ColumnPolicy,
-    is_told: bool = False,
+    has_ddl_messages: bool = False,
 ) -> Tables:
     """Return the published tables, as these pins have them.
 
-    `is_told`: event triggers tell each change.
+    `has_ddl_messages`: the stream has a DDL message of each change of a table.
     """
     return Tables(
         prefix=config.prefix,
@@ -57,5 +57,5 @@ def make_tables(
         outbox=config.outbox,
         policy=policy,
         messages=config.source.messages,
-        is_told=is_told,
+        has_ddl_messages=has_ddl_messages,
     )

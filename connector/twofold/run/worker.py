@@ -111,15 +111,15 @@ class Worker:
             try:
                 job = self._jobs.get(timeout=_ASK_S if self._pending else None)
             except queue.Empty:
-                self._carry_out(lambda: None)
+                self._run_job(lambda: None)
                 continue
             if job is None:
                 return
             if self._failure is None:
-                self._carry_out(job)
+                self._run_job(job)
             self._finished += 1
 
-    def _carry_out(self, job: Job) -> None:
+    def _run_job(self, job: Job) -> None:
         try:
             answer = job()
             true = [pending for pending in self._pending if pending.is_true()]

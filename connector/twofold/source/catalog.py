@@ -141,14 +141,14 @@ class Catalog:
         if message.oid not in self._types:
             self._types[message.oid] = _TypeRow(message.oid, message.schema, message.name, "base", -1, None, (), ())
 
-    def shape(self, relation: Relation, told: Description | None = None) -> TableShape:
+    def shape(self, relation: Relation, described: Description | None = None) -> TableShape:
         """Return the table's shape as `relation` describes it.
 
-        Each call queries the catalog: the caller keeps the answer until the next Relation. `told`:
-        the table as a DDL message told it, in place of the present catalog.
+        Each call queries the catalog: the caller keeps the answer until the next Relation.
+        `described`: the table as a DDL message has it, in place of the present catalog.
         """
         self._load_types({column.type_oid for column in relation.columns})
-        key = self._key(relation, told)
+        key = self._key(relation, described)
         shape = TableShape(
             oid=relation.oid,
             schema=relation.schema,
@@ -198,15 +198,15 @@ class Catalog:
         described = describe(self._connected(), publication, schema, table)
         return described.relation if described else None
 
-    def _key(self, relation: Relation, told: Description | None) -> frozenset[str]:
+    def _key(self, relation: Relation, described: Description | None) -> frozenset[str]:
         if relation.replica_identity != "full":
             return frozenset(c.name for c in relation.columns if c.in_identity)
         names = {c.name for c in relation.columns}
-        keys = unique_keys(self._connected(), relation.oid) if told is None else told.usable_keys
+        keys = unique_keys(self._connected(), relation.oid) if described is None else described.usable_keys
         for key in keys:
             if names.issuperset(key):
                 return key
-        if told is not None:
+        if described is not None:
             return frozenset()
         if not keys and self._rows("SELECT FROM pg_catalog.pg_class WHERE oid = %s", (relation.oid,)):
             return frozenset()

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from twofold.descriptions.told_table import PREFIX
+from twofold.descriptions.ddl_message import PREFIX
 from twofold.errors import SetupError, Unreachable
 from twofold.source.connection import PlainConnection, address, connect
 from twofold.source.diagnosis import error_text

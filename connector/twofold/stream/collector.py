@@ -25,7 +25,7 @@ from twofold.bridge.events import (
     PrepareRead,
     RollbackPreparedRead,
 )
-from twofold.descriptions.told_table import PREFIX
+from twofold.descriptions.ddl_message import PREFIX
 from twofold.errors import MalformedMessage
 from twofold.kafka.row_batch import RowBatch
 from twofold.source import messages as m
@@ -36,9 +36,9 @@ from twofold.stream.gathered_outcomes import GatheredOutcomes
 from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
 from twofold.stream.stream_order import StreamOrder, missing_end
 from twofold.stream.streamed import Streams
+from twofold.tables.ddl_descriptions import NO_DDL
 from twofold.tables.table_version import TransactionInfo
 from twofold.tables.tables import Tables
-from twofold.tables.told_tables import NOTHING_TOLD
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 
 _ROWS = frozenset(b"IUD")
@@ -56,8 +56,8 @@ class Collector:
         *,
         tables: Tables,
         spool: Spool,
-        skips: Callable[[Lsn], bool],
-        has: Callable[[Lsn], bool],
+        is_applied: Callable[[Lsn], bool],
+        is_applied_upto: Callable[[Lsn], bool],
         knows: Callable[[PreparedIdentity], bool],
         parks: Callable[[str], bool],
         open_within_s: float,
@@ -74,8 +74,8 @@ class Collector:
         """
         self._tables = tables
         self._spool = spool
-        self._skips = skips
-        self._has = has
+        self._is_applied = is_applied
+        self._is_applied_upto = is_applied_upto
         self._knows = knows
         self._parks = parks
         self._parse_gid = parse_gid
@@ -120,7 +120,7 @@ class Collector:
                 at = block.append_rows(received, at, ts_ms)
             elif current is None:
                 raise MalformedMessage("PostgreSQL sent a row outside of a transaction", offset=0)
-            elif current.skipped:
+            elif current.is_applied:
                 at += 1
             else:
                 at = current.append_rows(received, at, ts_ms)
@@ -227,9 +227,9 @@ class Collector:
             case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
                 raise self._unended(message)
             case m.Begin():
-                skipped = self._skips(message.commit_lsn)
+                is_applied = self._is_applied(message.commit_lsn)
                 self._current = SourceTransaction(
-                    _committed(message), self._batch, self._tables, self._spool, message, _PIECE_BYTES, skipped
+                    _committed(message), self._batch, self._tables, self._spool, message, _PIECE_BYTES, is_applied
                 )
             case m.BeginPrepare():
                 self._begin_prepare(message)
@@ -258,12 +258,12 @@ class Collector:
             if self._open:
                 raise self._unended(message)
             self._order.check_outcome(message, wal_start)
-            self._tables.told.resolve(message.identity, committed=isinstance(message, m.CommitPrepared))
+            self._tables.ddl.resolve(message.identity, committed=isinstance(message, m.CommitPrepared))
         match message:
             case m.Prepare():
                 prepared = self._end_prepared(message, wal_start)
-                if prepared.told:
-                    self._tables.told.prepare(message.identity, prepared.told)
+                if prepared.ddl:
+                    self._tables.ddl.prepare(message.identity, prepared.ddl)
                 if self._may_keep(message, prepared):
                     gathered.keep(prepared, ts_ms)
                     return
@@ -292,13 +292,13 @@ class Collector:
             case m.Relation():
                 if self.gathered and self._current is not None and not self._current.rows:
                     yield from self._hand_over()  # a new shape may have to wait for the registry
-                told = self._current.told if self._current is not None else NOTHING_TOLD
-                self._tables.relation(message, committed=not self.half_prepared, told=told)
+                ddl = self._current.ddl if self._current is not None else NO_DDL
+                self._tables.relation(message, committed=not self.half_prepared, ddl=ddl)
             case m.Truncate():
-                if not (current := self._transaction(message)).skipped:
+                if not (current := self._transaction(message)).is_applied:
                     current.append_truncate(message, wal_start, ts_ms)
             case m.LogicalMessage(prefix=prefix) if prefix == PREFIX or not self._tables.messages.carried:
-                self._note_told(message)
+                self._note_ddl(message)
             case m.LogicalMessage():
                 yield from self._message(message, wal_start, ts_ms)
             case m.Type():
@@ -321,10 +321,10 @@ class Collector:
             raise self._unended(message)
         self._order.check_outcome(message, wal_start)
         self._current = None
-        if current.skipped:
+        if current.is_applied:
             self._passed = max(self._passed, message.end_lsn)
             return
-        self._gathered.add_plain(message, current.rows, current.told)
+        self._gathered.add_plain(message, current.rows, current.ddl)
         if current.handed_over:
             yield from self._hand_over()
 
@@ -346,7 +346,7 @@ class Collector:
         """
         return (
             prepared.spooled is None
-            and not self._skips(message.prepare_lsn)
+            and not self._is_applied(message.prepare_lsn)
             and not self._knows(message.identity)
             and self._gathered.is_latest(message)
             and self._park_reason(message.identity.gid, prepared) is None
@@ -370,7 +370,7 @@ class Collector:
 
     def _stream_commit(self, message: m.StreamCommit) -> Iterator[CollectedEvent]:
         streamed = self._streams.committed(message.xid)
-        if self._skips(message.commit_lsn):
+        if self._is_applied(message.commit_lsn):
             streamed.drop()
             self._passed = max(self._passed, message.end_lsn)
             return
@@ -381,23 +381,23 @@ class Collector:
             PlainRead(int(streamed.rows > 0), streamed.rows, message.end_lsn),
             transaction=streamed if streamed.rows else None,
             at_us=message.commit_ts_us,
-            told=streamed.told,
+            ddl=streamed.ddl,
         )
 
     def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:
         streamed = self._streams.ended(message.identity.xid)
         streamed.end(self._info(message), message)
-        if streamed.told:
-            self._tables.told.prepare(message.identity, streamed.told)
+        if streamed.ddl:
+            self._tables.ddl.prepare(message.identity, streamed.ddl)
         return self._prepared(streamed)
 
     def _message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
         if message.transactional:
-            if not (current := self._transaction(message)).skipped:
+            if not (current := self._transaction(message)).is_applied:
                 current.append_message(message, wal_start, ts_ms)
             return
         self._order.check_message(message, wal_start)
-        if self._has(message.lsn):
+        if self._is_applied_upto(message.lsn):
             self._passed = max(self._passed, message.lsn)
             return
         yield from self._hand_over()
@@ -406,13 +406,13 @@ class Collector:
         self._tables.messages.append(message, wal_start, info, None, ts_ms, batch)
         yield CollectedEvent(MessageRead(message.lsn), batch, at_us=ts_ms * 1000)
 
-    def _note_told(self, message: m.LogicalMessage) -> None:
-        """Note what a DDL message tells, also in a transaction that Kafka has."""
-        if message.transactional and message.prefix == PREFIX and (told := self._tables.told.read(message.content)):
+    def _note_ddl(self, message: m.LogicalMessage) -> None:
+        """Note a DDL message, also of a transaction that Kafka has."""
+        if message.transactional and message.prefix == PREFIX and (changed := self._tables.ddl.read(message.content)):
             current = self._transaction(message)
-            current.told[told.oid] = told.behind(current.told)
+            current.ddl[changed.oid] = changed.behind(current.ddl)
             if not current.is_prepared:
-                self._tables.told.note({told.oid: told})
+                self._tables.ddl.note({changed.oid: changed})
 
     def _transaction(self, message: m.Message) -> SourceTransaction:
         if self._current is None:

@@ -25,10 +25,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from twofold.bridge.events import NO_PREPARE, PlainRead, PlainUnfinished, Unannounced
-from twofold.descriptions.told_table import ToldTable
+from twofold.descriptions.ddl_message import DdlMessage
 from twofold.source import messages as m
 from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
-from twofold.tables.told_tables import NOTHING_TOLD, Told
+from twofold.tables.ddl_descriptions import NO_DDL, DdlMessages
 from twofold_avro.records import PreparedOutcome
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
@@ -64,7 +64,7 @@ class GatheredOutcomes:
         self._delay = OpeningDelay(open_within_s, pool)
         self._kept: OrderedDict[PreparedIdentity, SourceTransaction] = OrderedDict()
         self._kept_bytes = 0
-        self._told = NO_PREPARE
+        self._reported_oldest = NO_PREPARE
         self._latest = NO_LSN
         self._begin()
 
@@ -74,16 +74,16 @@ class GatheredOutcomes:
         self._oldest_resolved = NO_PREPARE
         self._committed = 0
         self._outcomes: list[PreparedOutcome] = []
-        self._told_tables: dict[int, ToldTable] = {}
+        self._ddl: dict[int, DdlMessage] = {}
 
     @property
     def has_outcomes(self) -> bool:
         """Whether there are outcomes without an event yet."""
         return self._end != NO_LSN
 
-    def add_plain(self, message: m.Commit, rows: int, told: Told = NOTHING_TOLD) -> None:
+    def add_plain(self, message: m.Commit, rows: int, ddl: DdlMessages = NO_DDL) -> None:
         """Add a plain transaction."""
-        self._add_told(told)
+        self._add_ddl(ddl)
         self._transactions += 1
         self._rows += rows
         self._end = message.end_lsn
@@ -115,7 +115,7 @@ class GatheredOutcomes:
             self._at_us = message.commit_ts_us
             self._outcomes.append(prepared.outcome(message.commit_lsn, self._at_us))
         self._committed += 1
-        self._add_told(prepared.told)
+        self._add_ddl(prepared.ddl)
         self._resolve(prepared, message.end_lsn)
         return prepared
 
@@ -135,7 +135,7 @@ class GatheredOutcomes:
         if self.has_outcomes:
             resolved = self._oldest_resolved, self._committed, self._rolled_back
             read = PlainRead(self._transactions, self._rows, self._end, unfinished, *resolved)
-            collected = CollectedEvent(read, at_us=self._at_us, outcomes=tuple(self._outcomes), told=self._told_tables)
+            collected = CollectedEvent(read, at_us=self._at_us, outcomes=tuple(self._outcomes), ddl=self._ddl)
             self._begin()
             return collected
         return CollectedEvent(PlainUnfinished()) if unfinished else None
@@ -170,15 +170,15 @@ class GatheredOutcomes:
         """
         first = next(iter(self._kept.values()), None)
         oldest = NO_PREPARE if first is None else first.prepare_lsn
-        if (oldest < self._told) if lower else (oldest > self._told):
-            self._told = oldest
+        if (oldest < self._reported_oldest) if lower else (oldest > self._reported_oldest):
+            self._reported_oldest = oldest
             return [CollectedEvent(Unannounced(oldest))]
         return []
 
-    def _add_told(self, told: Told) -> None:
-        """Add what a committed transaction tells."""
-        if told:
-            self._told_tables |= {oid: each.behind(self._told_tables) for oid, each in told.items()}
+    def _add_ddl(self, ddl: DdlMessages) -> None:
+        """Add the DDL messages of a committed transaction."""
+        if ddl:
+            self._ddl |= {oid: each.behind(self._ddl) for oid, each in ddl.items()}
 
     def _remove(self, identity: PreparedIdentity) -> SourceTransaction:
         prepared = self._kept.pop(identity)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twofold.bridge.events import Event
-from twofold.descriptions.told_table import ToldTable
+from twofold.descriptions.ddl_message import DdlMessage
 from twofold.kafka.row_batch import SKIPPED, Record, RegisteredTable, RowBatch
 from twofold.kafka.schema_registry import SchemaRefused
 from twofold.lives.skipped_rows import SkipCommand
@@ -25,9 +25,9 @@ from twofold.source.decoder import row_relation
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, SpooledRows
 from twofold.stream import skipping
+from twofold.tables.ddl_descriptions import NO_DDL, DdlMessages
 from twofold.tables.table_version import TableVersion, TransactionInfo
 from twofold.tables.tables import Tables
-from twofold.tables.told_tables import NOTHING_TOLD, Told
 from twofold_avro.errors import MalformedRow
 from twofold_avro.records import PreparedOutcome
 from twofold_avro.transcode import TransactionHeader
@@ -59,15 +59,15 @@ class SourceTransaction:
     """The message that began the transaction; None if the transaction is streamed."""
     bytes_max: int = CHUNK_BYTES
     """A larger batch is handed over, or spilled, at once."""
-    skipped: bool = False
+    is_applied: bool = False
     """Whether Kafka has the transaction."""
     header: TransactionHeader = field(init=False)
     is_prepared: bool = field(init=False)
     tables: dict[TableVersion, None] = field(default_factory=dict)
     event_topics: dict[str, None] = field(default_factory=dict)
     """The topics of the transaction's events and logical messages."""
-    told: dict[int, ToldTable] = field(default_factory=dict)
-    """What the transaction's DDL messages tell of tables."""
+    ddl: dict[int, DdlMessage] = field(default_factory=dict)
+    """The last DDL message of each table, by its oid."""
     rows: int = 0
     """The number of changes."""
     has_skipped: bool = False
@@ -312,5 +312,5 @@ class CollectedEvent(NamedTuple):
     """How long ago its PREPARE was read."""
     outcomes: tuple[PreparedOutcome, ...] = ()
     """The committed prepared transactions among the outcomes, for the commit record."""
-    told: Told = NOTHING_TOLD
-    """What the committed transactions' DDL messages tell of tables."""
+    ddl: DdlMessages = NO_DDL
+    """The DDL messages of the committed transactions, by table."""

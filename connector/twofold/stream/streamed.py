@@ -18,7 +18,7 @@ import marshal
 from collections.abc import Iterator
 from typing import Any
 
-from twofold.descriptions.told_table import PREFIX
+from twofold.descriptions.ddl_message import PREFIX
 from twofold.errors import RunEnded
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.outbox.event_topics import size_of
@@ -60,7 +60,7 @@ class StreamedTransaction(SourceTransaction):
         self._has_messages = False
 
     def relation(self, message: m.Relation) -> None:
-        self.relations |= self.all_tables.descriptions(message, self.told)
+        self.relations |= self.all_tables.descriptions(message, self.ddl)
         self._run = None
 
     def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
@@ -119,8 +119,8 @@ class StreamedTransaction(SourceTransaction):
         """Keep a message. PostgreSQL does not say which subtransaction made it."""
         assert message.xid is not None
         if message.prefix == PREFIX:
-            if told := self.all_tables.told.read(message.content):
-                self.told[told.oid] = told.behind(self.told)
+            if changed := self.all_tables.ddl.read(message.content):
+                self.ddl[changed.oid] = changed.behind(self.ddl)
                 self._has_messages = True
             return
         if not self.all_tables.messages.carried:
@@ -296,7 +296,7 @@ class Streams:
         """
         streamed = self.ended(xid)
         self._tables.adopt(streamed.relations)
-        self._tables.told.note(streamed.told)
+        self._tables.ddl.note(streamed.ddl)
         return streamed
 
 

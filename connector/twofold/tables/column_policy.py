@@ -13,7 +13,7 @@ from typing import Protocol
 
 from twofold.config import ColumnRule
 from twofold.descriptions.description import Description
-from twofold.descriptions.hidden_columns import CatalogTable, HiddenColumns, SaidColumn, hidden_now, locate
+from twofold.descriptions.hidden_columns import CatalogTable, HiddenColumns, MessageColumn, hidden_now, locate
 from twofold.source.messages import Relation
 from twofold.tables.data_policy import DataPolicy
 from twofold.tables.pins import former_pins
@@ -50,25 +50,25 @@ class ColumnPolicy:
         relation: Relation,
         topic: str,
         pins: Mapping[str, Pin],
-        told: Description | None = None,
+        described: Description | None = None,
         *,
         committed: bool = True,
     ) -> tuple[TableShape, HiddenColumns | None]:
         """Return the shape with its policy, and what its pin is to keep; None: what it has.
 
-        `told`: what a message tells of the table. Its writer is not known, so the message hides
-        more and shows nothing. `committed`: what `relation` describes is committed. Refused: a
-        column that was hidden would be shown.
+        `described`: the table as a DDL message has it. Nobody knows who wrote the message, so the
+        message hides more and shows nothing. `committed`: the description in `relation` is
+        committed. Refused: a column that was hidden would be shown.
         """
         if not self._policy.rules:
             return shape, None
         now, pin = self._catalog.columns_now(shape.oid), pins.get(topic)
         before = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid))
-        said = [SaidColumn(column.name, column.type_oid) for column in relation.columns]
-        found = locate(before, now, said, committed=committed)
-        if told is not None:
+        columns = [MessageColumn(column.name, column.type_oid) for column in relation.columns]
+        found = locate(before, now, columns, committed=committed)
+        if described is not None:
             found = found.with_more(
-                locate(before, CatalogTable(told.catalog_columns, frozenset()), said, committed=True)
+                locate(before, CatalogTable(described.catalog_columns, frozenset()), columns, committed=True)
             )
         above = now.above if now else ()
         names = [*(f"{schema}.{table}" for schema, table in above), *_former_roots(shape.oid, pins)]

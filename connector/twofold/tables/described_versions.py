@@ -66,14 +66,14 @@ class DescribedVersions:
         """Make the descriptions of a committed transaction in progress hold for all, unless later
         ones exist.
         """
-        for oid, said in described.items():
-            if said.number > self._numbers.get(oid, 0):
-                self.say(oid, said)
+        for oid, version in described.items():
+            if version.number > self._numbers.get(oid, 0):
+                self.set_version(oid, version)
 
-    def say(self, oid: int, said: DescribedVersion) -> None:
+    def set_version(self, oid: int, version: DescribedVersion) -> None:
         """Make a description hold for all rows that follow."""
-        self._by_oid[oid] = said.table
-        self._numbers[oid] = said.number
+        self._by_oid[oid] = version.table
+        self._numbers[oid] = version.number
 
     def current(self, oid: int) -> TableVersion | None:
         """Return the version of the rows that come now."""

@@ -16,8 +16,8 @@ from twofold.descriptions.staleness import AWAY, WAS_AWAY, Lacking, NeedsReload,
 from twofold.lives.exchanged import NO_COMMAND
 from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
 from twofold.source.messages import Relation
+from twofold.tables.ddl_descriptions import DdlMessages
 from twofold.tables.table_lives import TableLives
-from twofold.tables.told_tables import Told
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
 from twofold_avro.shapes import TableShape
@@ -40,26 +40,26 @@ class Pins:
     """
 
     def __init__(
-        self, prefix: str, pins: dict[str, Pin], lives: TableLives, *, load_first: bool, is_told: bool = False
+        self, prefix: str, pins: dict[str, Pin], lives: TableLives, *, load_first: bool, has_ddl_messages: bool = False
     ) -> None:
         """`load_first`: load the existing rows of new tables.
 
-        `is_told`: messages tell each change of a table.
+        `has_ddl_messages`: the stream has a DDL message of each change of a table.
         """
         self._prefix = prefix
         self._pins = pins
         self._lives = lives
         self._load_first = load_first
         self._unwritten: dict[str, Pin] = {}
-        self._is_told = is_told
+        self._has_ddl_messages = has_ddl_messages
         self._to_be_emptied: dict[str, Description] = {}
         """The former descriptions of tables whose topics are to be emptied, by topic."""
-        self._told: dict[int, Description] = {}
-        """What messages have told in this run, up to the commit that takes the pins."""
-        self._told_lately: frozenset[int] = frozenset()
-        self._told_before: frozenset[int] = frozenset()
-        """The oids of tables that messages described since the last look at the catalog, and
-        between the last two."""
+        self._by_ddl: dict[int, Description] = {}
+        """The descriptions that DDL messages have brought in this run, by oid."""
+        self._ddl_lately: frozenset[int] = frozenset()
+        self._ddl_before: frozenset[int] = frozenset()
+        """The oids of tables that DDL messages described since the last look at the catalog, and
+        between the last two looks."""
         self._stale = [
             StaleTopic(topic, pin.relation, NeedsReload(pin.stale or ""))
             for topic, pin in pins.items()
@@ -160,7 +160,7 @@ class Pins:
         relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
         new = pin or replace(
             self._new_pin(shape, topic, partitions, key_schema),
-            stored=self._told_of(shape.oid),
+            stored=self._ddl_description_of(shape.oid),
             command=self._ever[topic].command if topic in self._ever else NO_COMMAND,
         )
         new = self._with_hidden(topic, replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
@@ -186,10 +186,10 @@ class Pins:
         bound = self._lives[topic].progress.to_bytes() if reload else None
         return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
 
-    def _told_of(self, oid: int) -> str | None:
-        """Return what messages have told of a table that has no pin yet."""
-        told = self._told.get(oid)
-        return told.to_text() if told and told.publication else None
+    def _ddl_description_of(self, oid: int) -> str | None:
+        """Return the description that DDL messages have brought of a table without a pin."""
+        described = self._by_ddl.get(oid)
+        return described.to_text() if described and described.publication else None
 
     def note_if_recreated(self, topic: str, oid: int) -> None:
         """Note it if another table has the name now: the former table's rows are gone."""
@@ -218,11 +218,11 @@ class Pins:
                 self._write(other, replace(self._pins[other], stale=stale))
         return lacking
 
-    def note_told(self, told: Told) -> None:
-        """Pin what messages tell of tables, for the commit that they belong to or join."""
-        self._told_lately |= frozenset(told)
-        for oid, each in told.items():
-            self._told[oid] = each.described
+    def note_ddl(self, ddl: DdlMessages) -> None:
+        """Pin the descriptions of DDL messages, for the commit that has the messages."""
+        self._ddl_lately |= frozenset(ddl)
+        for oid, each in ddl.items():
+            self._by_ddl[oid] = each.described
             named = topic_of(self._prefix, each.schema, each.name)
             for topic in [topic for topic, pin in self._pins.items() if pin.oid == oid]:
                 now = self._follow_pinned(topic, each.described)
@@ -243,15 +243,15 @@ class Pins:
         """
         changed = dict[int, Description]()
         relations = tuple(relations)
-        told = self._told_lately | self._told_before
-        self._told_before, self._told_lately = self._told_lately, frozenset()
+        lately = self._ddl_lately | self._ddl_before
+        self._ddl_before, self._ddl_lately = self._ddl_lately, frozenset()
         for relation in relations:
             topic, now = self.topic_of(relation), described.get(relation.oid)
             pin = self._pins.get(topic)
-            if pin is None or now is None or now.oid in told:
+            if pin is None or now is None or now.oid in lately:
                 continue
-            if now.oid in self._told:
-                self._told[now.oid] = now
+            if now.oid in self._by_ddl:
+                self._by_ddl[now.oid] = now
             is_emptying = self._lives.is_emptying(topic)
             if not is_emptying and pin.stored == now.to_text():  # each look meets each table: no text is read for it
                 continue
@@ -261,7 +261,7 @@ class Pins:
             elif pin.stored != now.to_text():
                 changed[now.oid] = now
                 self._note(topic, now, self._lacks(topic, now))
-        self._note_absent(self.topics_of(relations), told)
+        self._note_absent(self.topics_of(relations), lately)
         return changed
 
     def _follow_pinned(self, topic: str, now: Description) -> Description:
@@ -293,8 +293,8 @@ class Pins:
         before = Description.from_text(pin.stored)
         if before is None or before.oid != now.oid:
             return None  # the former table's description: this table was recreated
-        is_told = now.oid in self._told_lately
-        return graver(find_lacking(before, now, untold=self._is_told and not is_told), earlier)
+        without_message = self._has_ddl_messages and now.oid not in self._ddl_lately
+        return graver(find_lacking(before, now, without_message=without_message), earlier)
 
     def _note(self, topic: str, now: Description, lacking: Lacking | None) -> None:
         pin = self._pins[topic]
@@ -329,10 +329,10 @@ class Pins:
         if self._pins[topic].reload_due:
             self._write(topic, replace(self._pins[topic], reload_due=False))
 
-    def _note_absent(self, published: set[str], told: frozenset[int]) -> None:
+    def _note_absent(self, published: set[str], lately: frozenset[int]) -> None:
         """Note which tables are not published now: their changes are not sent meanwhile."""
         for topic, pin in tuple(self._pins.items()):
-            if topic not in published and pin.stored not in {None, AWAY} and pin.oid not in told:
+            if topic not in published and pin.stored not in {None, AWAY} and pin.oid not in lately:
                 self._write(topic, replace(pin, stored=AWAY))
 
     # --- a table's backfill
@@ -347,8 +347,8 @@ class Pins:
         relation = pin.relation if relation is None else relation
         first = self._to_be_emptied.pop(topic, None)
         first = first if first and first.oid == relation else None
-        last = Description.from_text(pin.stored) if first or self._is_told else None
-        last = last if last and last.oid == relation else self._told.get(relation or 0)
+        last = Description.from_text(pin.stored) if first or self._has_ddl_messages else None
+        last = last if last and last.oid == relation else self._by_ddl.get(relation or 0)
         if first and last:
             last = last.loaded_since(first)
         now = last or first

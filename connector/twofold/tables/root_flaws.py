@@ -39,14 +39,14 @@ class RootFlaws:
         root = self._catalog.root_of(partition)
         if root is None:
             return None
-        said = describe(root)
+        version = describe(root)
         flawed = self._partitions.setdefault(root.oid, {})
-        key = frozenset(column.name for column in said.table.shape.key)
+        key = frozenset(column.name for column in version.table.shape.key)
         if _is_covered(key, partition):
             flawed.pop(partition.oid, None)
         else:
             flawed[partition.oid] = f"{partition.schema}.{partition.table}"
-        return root.oid, replace(said, table=self._void(said.table.shape, key, flawed)) if flawed else said
+        return root.oid, replace(version, table=self._void(version.table.shape, key, flawed)) if flawed else version
 
     def _void(self, shape: TableShape, key: frozenset[str], flawed: dict[int, str]) -> TableVersion:
         void = self._make_void(shape)

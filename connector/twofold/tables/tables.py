@@ -30,13 +30,13 @@ from twofold.source import messages as m
 from twofold.source.catalog import Catalog
 from twofold.source.table_descriptions import DescribedTables
 from twofold.tables.column_policy import ColumnPolicy
+from twofold.tables.ddl_descriptions import NO_DDL, DdlDescriptions, DdlMessages
 from twofold.tables.described_versions import DescribedVersions
 from twofold.tables.logical_messages import LogicalMessages
 from twofold.tables.pins import Pins
 from twofold.tables.root_flaws import RootFlaws
 from twofold.tables.table_lives import TableLives
 from twofold.tables.table_version import DescribedVersion, KeyChanged, RowPlans, TableVersion, key_id_changed
-from twofold.tables.told_tables import NOTHING_TOLD, Told, ToldTables
 from twofold.tables.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold.thread_owner import ThreadOwner
 from twofold_avro.names import topic_of
@@ -67,12 +67,12 @@ class Tables:
         outbox: Iterable[OutboxRule] = (),
         policy: ColumnPolicy | None = None,
         messages: bool = True,
-        is_told: bool = False,
+        has_ddl_messages: bool = False,
     ) -> None:
         """`load_first`: load the existing rows of new tables.
 
-        `messages`: publish logical messages. `is_told`: event triggers tell each change of a table,
-        so that the pins have what it was where the run begins.
+        `messages`: publish logical messages. `has_ddl_messages`: event triggers put each change of
+        a table into the stream, so the pins have the table's description where the run begins.
         """
         self._policy = policy
         self._prefix = prefix
@@ -87,10 +87,10 @@ class Tables:
         self.lives = TableLives(pins)
         self.skips = NO_COMMANDS
         """People's commands to skip rows, which recovery has read."""
-        self.pins = Pins(prefix, pins, self.lives, load_first=load_first, is_told=is_told)
+        self.pins = Pins(prefix, pins, self.lives, load_first=load_first, has_ddl_messages=has_ddl_messages)
         self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
         self.messages = LogicalMessages(prefix, database, registrar, self.events, carried=messages)
-        self.told = ToldTables(publication, self.pins.described() if is_told else ())
+        self.ddl = DdlDescriptions(publication, self.pins.described() if has_ddl_messages else ())
         self.owner = ThreadOwner("the tables' versions and pins")
 
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
@@ -138,16 +138,19 @@ class Tables:
         for table, value_id in zip(tables, ids, strict=True):
             self._commit(table, value_id=value_id, partitions=made[table.topic])
 
-    def relation(self, relation: m.Relation, *, committed: bool = True, told: Told = NOTHING_TOLD) -> None:
+    def relation(self, relation: m.Relation, *, committed: bool = True, ddl: DdlMessages = NO_DDL) -> None:
         """Note a table's new description from the stream. It counts with the first row.
 
         Where partitions are published via their root, the stream describes them too, and none of
-        their rows comes. `committed`: the message's transaction is committed; `told`: what it told.
+        their rows comes. `committed`: the message's transaction is committed; `ddl`: the
+        transaction's DDL messages.
         """
-        for oid, said in self.descriptions(relation, told, committed=committed).items():
-            self._versions.say(oid, said)
+        for oid, version in self.descriptions(relation, ddl, committed=committed).items():
+            self._versions.set_version(oid, version)
 
-    def descriptions(self, relation: m.Relation, told: Told, *, committed: bool = False) -> dict[int, DescribedVersion]:
+    def descriptions(
+        self, relation: m.Relation, ddl: DdlMessages, *, committed: bool = False
+    ) -> dict[int, DescribedVersion]:
         """Return the tables that the message describes, by oid: a partition, its root after it.
 
         A row under this name follows, so the topics of the table's other names lack it. That is
@@ -160,22 +163,22 @@ class Tables:
             self._versions.forget(other)
 
         def describe(described: m.Relation) -> DescribedVersion:
-            return self.describe(described, self.told.find(described, told), committed=committed)
+            return self.describe(described, self.ddl.find(described, ddl), committed=committed)
 
         root = self._root_flaws.after(relation, describe)
         return {relation.oid: describe(relation), **({root[0]: root[1]} if root else {})}
 
     def describe(
-        self, relation: m.Relation, told: Description | None = None, *, committed: bool = True
+        self, relation: m.Relation, described: Description | None = None, *, committed: bool = True
     ) -> DescribedVersion:
-        """Return the table as the message has it; `told`: its description by a DDL message. The
-        description of a transaction in progress counts for that transaction alone.
+        """Return the table as the message has it; `described`: the table's description by a DDL
+        message. The description of a transaction in progress counts for that transaction alone.
         """
         assert self.owner.check()
         if self.events.is_outbox(relation):
             return DescribedVersion(self._outbox(relation), self._versions.count())
         topic = self.pins.topic_of(relation)
-        shape = self._shape(relation, told, committed=committed)
+        shape = self._shape(relation, described, committed=committed)
         shape = self._registrar.like_before(shape, topic, self.pins.find(topic))
         for former, pin in self.pins.former(topic, relation.oid):
             self._registrar.require_former_rules(shape, former, pin)
@@ -188,13 +191,15 @@ class Tables:
             self._versions.add(topic, table)
         return DescribedVersion(table, number)
 
-    def _shape(self, relation: m.Relation, told: Description | None = None, *, committed: bool = True) -> TableShape:
+    def _shape(
+        self, relation: m.Relation, described: Description | None = None, *, committed: bool = True
+    ) -> TableShape:
         """Return the table's shape under the data policy, and pin the hidden columns."""
-        shape = self._catalog.shape(relation, told)
+        shape = self._catalog.shape(relation, described)
         if self._policy is None:
             return shape
         topic = self.pins.topic_of(relation)
-        shape, hidden = self._policy.hide(shape, relation, topic, self.pins.ever, told, committed=committed)
+        shape, hidden = self._policy.hide(shape, relation, topic, self.pins.ever, described, committed=committed)
         if hidden is not None:
             self.pins.note_hidden(topic, shape.oid, hidden)
         return shape
@@ -383,17 +388,15 @@ class Tables:
         """Whether no later description of the table exists."""
         return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
-    def keep_told(self, told: Told) -> None:
-        """Pin the descriptions of a transaction that belongs to the group, or to the commit that
-        follows.
-        """
-        self.pins.note_told(told)
+    def pin_ddl(self, ddl: DdlMessages) -> None:
+        """Pin the descriptions of committed DDL messages. The next commit writes the pins."""
+        self.pins.note_ddl(ddl)
 
     def note_descriptions(self, found: DescribedTables) -> None:
         """Pin the catalog's descriptions of tables of which no message came lately. The stream has
         passed the position of that look.
         """
-        self.told.look_again(self.pins.note_descriptions(found.relations, found.described))
+        self.ddl.look_again(self.pins.note_descriptions(found.relations, found.described))
 
     def emptied(self, topic: str) -> None:
         """Note that later rows are behind the truncate, and belong to the table as it is now.
@@ -402,7 +405,7 @@ class Tables:
         """
         table = self._versions.committed(topic)
         if table and (root := self._root_flaws.emptied(table.shape.oid)):
-            self._versions.say(root.oid, self.describe(root))
+            self._versions.set_version(root.oid, self.describe(root))
         self.pins.emptied(topic, table.shape.oid if table else None)
 
 

@@ -49,7 +49,7 @@ _WORDS: dict[Phase, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """`healthy`: a restart would not help. `ready`: it carries changes now."""
+    """`healthy`: a restart would not help. `ready`: the connector publishes changes now."""
 
     healthy: bool
     ready: bool

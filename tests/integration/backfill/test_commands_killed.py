@@ -88,7 +88,7 @@ def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused
     run = here.start()
     here.sql("INSERT INTO line VALUES (3)")
     command(here, "cancel", "public.line")
-    run.wait_for("not cancelled, because rows that an earlier process held would be missing")
+    run.wait_for("not cancelled, because rows that an earlier process delayed would be missing")
     if paused:
         assert states(here) == {"public.line": "paused"}
         command(here, "resume", "public.line")

@@ -80,7 +80,7 @@ def test_nothing_is_found_where_nothing_is_wrong(connector: Maker) -> None:
     assert found["commits"] == found["last_sequence"] == len(topics.commits)
     assert sum(t["rows"] for t in found["topics"]) == len(topics.rows)
     assert sum(t["ranges"] for t in found["topics"]) == sum(len(c.value["ranges"]) for c in topics.commits)
-    assert all(not t["skipped"] and not t["unknown"] for t in found["topics"])
+    assert all(not t["unjudged_ranges"] and not t["unjudged_rows"] for t in found["topics"])
     assert of(found, "account")["reload"] is not None
 
 

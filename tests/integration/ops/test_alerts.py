@@ -174,7 +174,7 @@ def test_each_rule_fires_on_its_fault(watched: Any, tmp_path: Path) -> None:
 
     server.stop()
     it.fires("TwofoldSourceAway")
-    it.fires("TwofoldNobodyCarries")
+    it.fires("TwofoldNoneActive")
     server.start()
     wait_until(lambda: prometheus.firing() <= {"TwofoldRestarts"}, 90)
 

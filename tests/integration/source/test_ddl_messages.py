@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from twofold.descriptions.told_table import PREFIX, told_table
+from twofold.descriptions.ddl_message import PREFIX, parse_ddl_message
 from twofold.errors import SetupError
 from twofold.source import ddl_messages
 from twofold.source import messages as m
@@ -116,7 +116,7 @@ def test_messages_lie_between_the_rows_also_of_prepared_transactions(source: Sou
         assert kinds == ["Insert", "LogicalMessage", "LogicalMessage", "Insert"], "\n".join(map(str, said))
         assert [
             [c.name for c in each.described.columns]
-            for each in (told_table(each.content, "p") for each in told)
+            for each in (parse_ddl_message(each.content, "p") for each in told)
             if each
         ] == [["id", "email"], ["id", "mail"]]
     source.run("ROLLBACK PREPARED 'g'")

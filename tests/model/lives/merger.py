@@ -27,7 +27,7 @@ from model.lives.world import (
 from model.logs import check
 from twofold.bridge import actions
 from twofold.lives import topic_life
-from twofold.lives.exchanged import NO_COMMAND, CarriedOut, CarryOut, WatchTopic
+from twofold.lives.exchanged import NO_COMMAND, CommandExecuted, ExecuteCommand, WatchTopic
 from twofold.lives.load_progress import LoadProgress
 
 
@@ -48,7 +48,7 @@ class Commit(NamedTuple):
     action: actions.CommitMain | actions.CommitChunk | actions.CommitOpenPrepared
     pins: frozenset[int] = frozenset()
     table: int = -1
-    due: Chunk | CarryOut | None = None
+    due: Chunk | ExecuteCommand | None = None
     serial: int = -1
     start: int = NO_COMMAND
     """The command that a truncate carries out."""
@@ -84,7 +84,7 @@ class Merger:
     def note(
         self, merger: tuple[Watched, ...], rows: tuple[tuple[int, Row], ...]
     ) -> tuple[list[Watched], list[tuple[int, Row]]]:
-        """Remember what is published, as the product does; return the rows that are not held."""
+        """Remember what is published, as the product does; return the rows that are not delayed."""
         watched, passing = list(merger), []
         for table, row in rows:
             mine = watched[table]
@@ -92,8 +92,8 @@ class Merger:
                 passing.append((table, row))
                 continue
             if mine.life.keyless:
-                mine = mine._replace(held=(*mine.held, row))
-                watched[table] = mine if mine.life.holds else self.stepped(mine, topic_life.RowsHeld())[0]
+                mine = mine._replace(delayed=(*mine.delayed, row))
+                watched[table] = mine if mine.life.has_delayed else self.stepped(mine, topic_life.RowsDelayed())[0]
                 continue
             passing.append((table, row))
             memory, key = thaw(mine.changes), row.key.encode()
@@ -194,9 +194,9 @@ class Merger:
             applied_lsn=applied_lsn,
             ledger=(kafka.ledger | {identity for identity, _ in noted}) - done,
         )
-        if isinstance(commit.due, CarryOut):
+        if isinstance(commit.due, ExecuteCommand):
             life = merger[commit.table].life
-            answers = (*answers, (commit.table, CarriedOut(commit.due.command.number, life.state, life.progress)))
+            answers = (*answers, (commit.table, CommandExecuted(commit.due.command.number, life.state, life.progress)))
         elif commit.due is not None:
             loads = _told(loads, commit, merger[commit.table].life)
         kept = () if producer == MAIN else connector.noted
@@ -208,7 +208,7 @@ class Merger:
         table, due = commit.table, commit.due
         memory = thaw(watched.changes)
         match due:
-            case CarryOut():
+            case ExecuteCommand():
                 watched, given = self.stepped(watched, due)
             case Chunk(kind="truncate"):
                 watched, given = self.stepped(watched, topic_life.TruncateDue(commit.start))
@@ -243,9 +243,9 @@ class Merger:
                 case topic_life.PublishWhole():
                     assert isinstance(due, Chunk)
                     rows += [Row(k, 0, v, b) for k, v, b in due.rows]
-                case topic_life.ReleaseHeld(unseen_by):
-                    rows += [row for row in watched.held if unseen_by is None or not unseen_by.sees(row.xid)]
-                    watched = watched._replace(held=())
+                case topic_life.ReleaseDelayed(unseen_by):
+                    rows += [row for row in watched.delayed if unseen_by is None or not unseen_by.sees(row.xid)]
+                    watched = watched._replace(delayed=())
         watched = watched._replace(changes=freeze(memory))
         return self.produced(kafka, MAIN, tuple((table, row) for row in rows)), watched
 

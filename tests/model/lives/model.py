@@ -26,7 +26,7 @@ from model.world import Numbers
 from twofold.bridge import actions, events, initial, step
 from twofold.kafka import names
 from twofold.lives import load_life, topic_life
-from twofold.lives.exchanged import NO_COMMAND, CarryOut, LoadCommand, WatchTopic
+from twofold.lives.exchanged import NO_COMMAND, ExecuteCommand, LoadCommand, WatchTopic
 from twofold.lives.load_life import LoadLife
 from twofold.lives.load_progress import LoadProgress
 from twofold_common.positions import Lsn
@@ -137,7 +137,7 @@ class LivesModel:
                     connector = connector._replace(loads=put(connector.loads, table, load), serial=connector.serial + 1)
                 case load_life.StopReading():
                     connector = connector._replace(loads=put(connector.loads, table, None))
-                case load_life.ReportHeldRows():
+                case load_life.ReportDelayedRows():
                     pass
                 case _:
                     raise AssertionError(action)
@@ -228,7 +228,7 @@ class LivesModel:
         record = self.script.log[connector.place]
         read = world._replace(connector=connector._replace(place=connector.place + 1))
         match record.kind:
-            case "T" if connector.bridge.skips(record.start):
+            case "T" if connector.bridge.is_applied(record.start):
                 return self._step(read, events.Passed(record.end))
             case "T":
                 read, rows = self._rows(read, record)
@@ -319,7 +319,7 @@ class LivesModel:
         commanded = [table for table, life in enumerate(connector.lives) if life.has_command]
         for table in commanded:
             sent, (order,) = self._stepped(connector, table, load_life.CommandDue())
-            assert isinstance(order, CarryOut)
+            assert isinstance(order, ExecuteCommand)
             yield self._step(world._replace(connector=sent), events.ChunkDue(), _to_come(table, order))
         if commanded:
             return
@@ -330,7 +330,7 @@ class LivesModel:
             given_out = connector._replace(loads=put(connector.loads, table, load._replace(given=True)))
             if load.offered.kind == "truncate":
                 given_out, answer = self._stepped(given_out, table, load_life.TopicEmptied())
-                start = next((a.number for a in answer if isinstance(a, load_life.CarryOutStart)), NO_COMMAND)
+                start = next((a.number for a in answer if isinstance(a, load_life.ExecuteStart)), NO_COMMAND)
             commit = _to_come(table, load.offered, load.serial, start)
             yield self._step(world._replace(connector=given_out), events.ChunkDue(), commit)
 
@@ -398,7 +398,7 @@ class LivesModel:
         asked = [what for who, what in self.scenario.commands if who == name]
         last = asked[-1] if asked else "start"
         check(not topic.tail, "a Kafka transaction is left open")
-        refused = last == "cancel" and pin.progress.held  # the table is as it was before
+        refused = last == "cancel" and pin.progress.delayed  # the table is as it was before
         check(
             refused or pin.state in {"pause": {"paused", "ready"}}.get(last, {"ready"}),
             f"{name} is {pin.state} after {last}",
@@ -433,6 +433,6 @@ def _is_executed(kafka: Kafka, asked: tuple[int, int, str]) -> bool:
     return pin is not None and number <= pin.executed
 
 
-def _to_come(table: int, due: Chunk | CarryOut, serial: int = -1, start: int = NO_COMMAND) -> Commit:
+def _to_come(table: int, due: Chunk | ExecuteCommand, serial: int = -1, start: int = NO_COMMAND) -> Commit:
     """What the next CommitChunk is for."""
     return Commit(actions.CommitChunk(0, Lsn(0)), frozenset(), table, due, serial, start)

@@ -17,7 +17,7 @@ from twofold.lives import load_life, topic_life
 from twofold.lives.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.lives.load_life import LoadLife, LoadPhase
 from twofold.lives.load_progress import LoadProgress
-from twofold.lives.topic_life import ReleaseHeld, TopicLife
+from twofold.lives.topic_life import ReleaseDelayed, TopicLife
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ _step_topic, _judge, _start = (
     ChangeMemory.judge,
     load_life._start,
 )
-_carry_out, _publish, _empty, _continue = (
-    topic_life._carry_out,
+_execute_command, _publish, _empty, _continue = (
+    topic_life._execute_command,
     topic_life._publish,
     topic_life._empty,
     load_life._continue,
@@ -83,19 +83,19 @@ def _for_all(holders: Any, at_beginning: Any, *, resumed: bool, delivered: Any) 
     return _blocking(holders, at_beginning, resumed=True, delivered=delivered)
 
 
-def _holds_forgotten(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Held rows are never released."""
+def _delayed_forgotten(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Delayed rows are never released."""
 
     def broken(life: TopicLife, event: Any) -> Any:
         after, actions = step(life, event)
-        return after, tuple(each for each in actions if not isinstance(each, ReleaseHeld))
+        return after, tuple(each for each in actions if not isinstance(each, ReleaseDelayed))
 
     return broken
 
 
-def _all_held(life: TopicLife, event: Any) -> Any:
+def _all_delayed(life: TopicLife, event: Any) -> Any:
     after, actions = _publish(life, event)
-    return after, tuple(ReleaseHeld() if isinstance(each, ReleaseHeld) else each for each in actions)
+    return after, tuple(ReleaseDelayed() if isinstance(each, ReleaseDelayed) else each for each in actions)
 
 
 def _never_lost(state: Any, bound: bytes | None, executed: int, *, keyless: bool) -> TopicLife:
@@ -113,7 +113,7 @@ def _in_one_record(_: str) -> str:
 
 
 def _number_lost(life: TopicLife, due: Any) -> Any:
-    after, actions = _carry_out(life, due)
+    after, actions = _execute_command(life, due)
     return replace(after, executed=life.executed), actions
 
 
@@ -123,7 +123,7 @@ def _start_without_truncate(life: LoadLife, command: Any) -> Any:
 
 
 def _forget_the_truncate(life: TopicLife, due: Any) -> Any:
-    return _carry_out(life, replace(due, reload=False))
+    return _execute_command(life, replace(due, reload=False))
 
 
 def _start_on(life: LoadLife, command: Any) -> Any:
@@ -162,12 +162,12 @@ MUTANTS = (
     LivesMutant("those that are open stay open when a load begins", replace(RELOAD, writes={1: "a2"}, script="B1 P1 K1", commands=(("a", "start"),)), ((prepared, "park", _park_nothing),)),
     LivesMutant("an answer to an overtaken command counts", RELOAD, ((load_life, "_continue", _answer_any),)),
     LivesMutant("a kill loses the start that a pause overtook", RELOAD, ((names, "record_of", _in_one_record),)),
-    LivesMutant("a pin does not have what was carried out", RELOAD, ((topic_life, "_carry_out", _number_lost),)),
+    LivesMutant("a pin does not have what was carried out", RELOAD, ((topic_life, "_execute_command", _number_lost),)),
     LivesMutant("a start leaves the load before it alone", STARTED, ((load_life, "_start", _start_on),)),
     LivesMutant("a reload begins without its truncate", STARTED, ((load_life, "_start", _start_without_truncate),)),
-    LivesMutant("a pause forgets that the truncate is to come", replace(RELOAD, crashes=0), ((topic_life, "_carry_out", _forget_the_truncate),)),
-    LivesMutant("what is held is lost", NO_KEY, ((topic_life, "_publish", _holds_forgotten(_publish)),)),
-    LivesMutant("what is held is lost when a load is cancelled", CANCELLED_ALONE, ((topic_life, "_carry_out", _holds_forgotten(_carry_out)),)),
-    LivesMutant("what a snapshot has is published once more", NO_KEY, ((topic_life, "_publish", _all_held),)),
-    LivesMutant("a later session cancels as if it had the held rows", CANCELLED_ALONE, ((topic_life, "begin", _never_lost),)),
+    LivesMutant("a pause forgets that the truncate is to come", replace(RELOAD, crashes=0), ((topic_life, "_execute_command", _forget_the_truncate),)),
+    LivesMutant("what is delayed is lost", NO_KEY, ((topic_life, "_publish", _delayed_forgotten(_publish)),)),
+    LivesMutant("what is delayed is lost when a load is cancelled", CANCELLED_ALONE, ((topic_life, "_execute_command", _delayed_forgotten(_execute_command)),)),
+    LivesMutant("what a snapshot has is published once more", NO_KEY, ((topic_life, "_publish", _all_delayed),)),
+    LivesMutant("a later session cancels as if it had the delayed rows", CANCELLED_ALONE, ((topic_life, "begin", _never_lost),)),
 )  # fmt: skip

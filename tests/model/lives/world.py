@@ -17,7 +17,7 @@ from typing import NamedTuple
 from model.lives.source import Source
 from twofold.bridge import State
 from twofold.lives.chunk_rule import ChangeMemory, Snapshot
-from twofold.lives.exchanged import NO_COMMAND, CarriedOut, TopicState
+from twofold.lives.exchanged import NO_COMMAND, CommandExecuted, TopicState
 from twofold.lives.load_life import LoadLife
 from twofold.lives.load_progress import LoadProgress
 from twofold.lives.topic_life import TopicLife
@@ -84,7 +84,7 @@ class Watched(NamedTuple):
 
     life: TopicLife
     changes: Changes = ()
-    held: tuple[Row, ...] = ()
+    delayed: tuple[Row, ...] = ()
     stale: bool = False
     """The pin is to be written."""
 
@@ -123,7 +123,7 @@ class Connector(NamedTuple):
     serial: int
     pinned: frozenset[int]
     unwritten: frozenset[int]  # tables whose new pins the next commit carries
-    answers: tuple[tuple[int, CarriedOut], ...]
+    answers: tuple[tuple[int, CommandExecuted], ...]
     merger: tuple[Watched, ...]
     noted: tuple[tuple[PreparedIdentity, str], ...]  # for the ledger, with the next commit
     queue: tuple[object, ...]

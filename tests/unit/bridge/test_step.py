@@ -161,8 +161,8 @@ def test_due_times_of_what_has_ended_are_harmless() -> None:
 
 def test_neighbours_share_a_boundary() -> None:
     state = start(applied=100)
-    assert state.skips(Lsn(99))
-    assert not state.skips(Lsn(100))
+    assert state.is_applied(Lsn(99))
+    assert not state.is_applied(Lsn(100))
 
 
 def test_nothing_is_opened_before_the_stream_has_caught_up() -> None:
@@ -238,9 +238,9 @@ def test_message_is_applied_at_its_end_and_what_starts_there_is_new() -> None:
     _, done = run(start(), MessageRead(Lsn(110)), Drained())
     assert done == [CommitMain(8, Lsn(110), 0, 1)]
     recovered = start()
-    assert recovered.has(Lsn(100))
-    assert not recovered.has(Lsn(101))
-    assert not recovered.skips(Lsn(100))
+    assert recovered.is_applied_upto(Lsn(100))
+    assert not recovered.is_applied_upto(Lsn(101))
+    assert not recovered.is_applied(Lsn(100))
 
 
 def test_answer_that_nobody_waits_for_ends_the_run() -> None:

@@ -14,7 +14,7 @@ from twofold.descriptions.hidden_columns import (
     CatalogTable,
     Hidden,
     HiddenColumns,
-    SaidColumn,
+    MessageColumn,
     hidden_now,
     locate,
 )
@@ -57,8 +57,8 @@ class Table:
         return CatalogTable(tuple(self.columns), frozenset(range(1, self.last + 1)) - alive)
 
     @property
-    def said(self) -> list[SaidColumn]:
-        return [SaidColumn(each.name, each.type) for each in self.columns]
+    def said(self) -> list[MessageColumn]:
+        return [MessageColumn(each.name, each.type) for each in self.columns]
 
     def place(self, number: int) -> int | None:
         return next((at for at, each in enumerate(self.columns) if each.number == number), None)

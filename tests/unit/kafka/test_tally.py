@@ -87,7 +87,7 @@ def test_ranges_that_retention_took_or_that_are_still_being_written_are_not_judg
     """Rows that are left of them are named by them all the same."""
     tally = tally_of([[(0, 6, 5), (8, 9, 2), (11, 13, 3)]], [5, 6, 8, 9], start=5, end=11)
     assert tally.damages == []
-    assert (tally.skipped, tally.unknown) == (2, 0)
+    assert (tally.unjudged_ranges, tally.unknown) == (2, 0)
 
 
 def test_rows_up_to_where_they_are_accepted_are_no_damage() -> None:

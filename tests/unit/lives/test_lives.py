@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from twofold.lives import load_life
-from twofold.lives.exchanged import CarriedOut, CarryOut, LoadCommand, WatchTopic
+from twofold.lives.exchanged import CommandExecuted, ExecuteCommand, LoadCommand, WatchTopic
 from twofold.lives.load_life import (
     BeginReading,
-    CarryOutStart,
     CommandDue,
     CommandGiven,
+    ExecuteStart,
     LoadAction,
     LoadEnded,
     LoadEvent,
@@ -17,7 +17,7 @@ from twofold.lives.load_life import (
     PinRead,
     ReadingDue,
     ReloadDue,
-    ReportHeldRows,
+    ReportDelayedRows,
     RowsPassedOver,
     StopReading,
     TableRecreated,
@@ -88,26 +88,26 @@ def test_a_table_that_is_recreated_when_its_load_ends_is_loaded_again() -> None:
 
 def test_a_reload_that_nobody_asked_for_executes_the_command_that_it_overtakes() -> None:
     life, actions = lived(READING, given(1, "pause"), ReloadDue(), CommandDue(), TopicEmptied())
-    assert actions == [StopReading(), CarryOutStart(1)]
+    assert actions == [StopReading(), ExecuteStart(1)]
     assert life.command is None
 
 
 def test_the_newest_command_alone_is_carried_out() -> None:
     life, actions = lived(READING, given(1, "pause"), given(2, "resume"), CommandDue(), CommandDue())
-    assert actions == [StopReading(), CarryOut(LoadCommand(2, "resume"), reload=False)]
-    assert lived(life, CarriedOut(1, "paused", HALF))[0] == life
-    assert lived(life, CarriedOut(2, "running", HALF))[0] == LoadLife(LoadPhase.DUE, HALF)
+    assert actions == [StopReading(), ExecuteCommand(LoadCommand(2, "resume"), reload=False)]
+    assert lived(life, CommandExecuted(1, "paused", HALF))[0] == life
+    assert lived(life, CommandExecuted(2, "running", HALF))[0] == LoadLife(LoadPhase.DUE, HALF)
 
 
 def test_a_cancel_that_is_refused_is_reported_and_the_load_continues() -> None:
     sent, _ = lived(READING, given(1, "cancel"), CommandDue())
-    assert lived(sent, CarriedOut(1, "running", HALF)) == (LoadLife(LoadPhase.DUE, HALF), [ReportHeldRows()])
-    assert lived(sent, CarriedOut(1, "ready", HALF)) == (LoadLife(), [])
+    assert lived(sent, CommandExecuted(1, "running", HALF)) == (LoadLife(LoadPhase.DUE, HALF), [ReportDelayedRows()])
+    assert lived(sent, CommandExecuted(1, "ready", HALF)) == (LoadLife(), [])
 
 
 def test_a_command_about_a_table_without_a_load_is_executed_and_changes_nothing() -> None:
-    life, actions = lived(LoadLife(), given(1, "resume"), CommandDue(), CarriedOut(1, "ready", HALF))
-    assert (life, actions) == (LoadLife(), [CarryOut(LoadCommand(1, "resume"), reload=False)])
+    life, actions = lived(LoadLife(), given(1, "resume"), CommandDue(), CommandExecuted(1, "ready", HALF))
+    assert (life, actions) == (LoadLife(), [ExecuteCommand(LoadCommand(1, "resume"), reload=False)])
 
 
 def test_a_chunk_is_counted() -> None:

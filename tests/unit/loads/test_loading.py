@@ -20,7 +20,7 @@ from twofold.kafka.backfill_commands import TopicCommand
 from twofold.kafka.publisher import Publisher
 from twofold.kafka.row_batch import SKIPPED, Record, RowBatch
 from twofold.lives.chunk_rule import Snapshot
-from twofold.lives.exchanged import CarriedOut
+from twofold.lives.exchanged import CommandExecuted
 from twofold.lives.load_progress import LoadProgress
 from twofold.loads.chunk import (
     KEY_HEAD,
@@ -219,7 +219,7 @@ class Executor:
 
     def __init__(self, merger: LoadMerger) -> None:
         self._merger = merger
-        self.done: list[tuple[str, CarriedOut]] = []
+        self.done: list[tuple[str, CommandExecuted]] = []
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
         return []
@@ -227,7 +227,7 @@ class Executor:
     def forget(self, topic: str, snapshot: Snapshot) -> None:
         self._merger.forget(topic, snapshot)
 
-    def carried_out(self) -> list[tuple[str, CarriedOut]]:
+    def executed_commands(self) -> list[tuple[str, CommandExecuted]]:
         done, self.done = self.done, []
         return done
 
@@ -275,7 +275,7 @@ class World:
             case ReloadTruncate():
                 self.merger.publish_truncate(due, records)
             case DueCommand(topic, order):
-                self.executor.done.append((topic, self.merger.carry_out(topic, order, records)[1]))
+                self.executor.done.append((topic, self.merger.execute_command(topic, order, records)[1]))
 
     def until(self, happened: Callable[[], object]) -> None:
         deadline = time.monotonic() + WITHIN_S

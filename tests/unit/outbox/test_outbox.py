@@ -29,8 +29,8 @@ from twofold.source.messages import LogicalMessage, Relation
 from twofold.spool import Spool
 from twofold.stream.collector import Collector
 from twofold.stream.source_transaction import CollectedEvent
+from twofold.tables.ddl_descriptions import DdlDescriptions
 from twofold.tables.logical_messages import LogicalMessages
-from twofold.tables.told_tables import ToldTables
 from twofold_avro.names import event_topic_of, topic_of
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_avro.wire import partition_of
@@ -172,7 +172,7 @@ class Tables:
 
     def __init__(self) -> None:
         self.topics = Topics()
-        self.told = ToldTables("p")
+        self.ddl = DdlDescriptions("p")
         registrar = Registrar(cast("Any", None), cast("Any", self.topics), "shop")
         self.events = EventTopics([RULE, BY_MESSAGE], "shop", partitions=1, registrar=registrar)
         self.messages = LogicalMessages("shop", "db", registrar, self.events)

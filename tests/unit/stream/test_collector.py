@@ -22,7 +22,7 @@ from twofold.kafka.row_batch import RowBatch
 from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.source.session import Received
 from twofold.spool import Spool
-from twofold.tables.told_tables import ToldTables
+from twofold.tables.ddl_descriptions import DdlDescriptions
 from twofold_common.positions import Lsn
 
 
@@ -63,7 +63,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._table = Table()
-        self.told = ToldTables("p")
+        self.ddl = DdlDescriptions("p")
 
     def of_relation(self, oid: int, *, provisional: bool) -> Table:
         return self._table

@@ -25,7 +25,7 @@ from twofold.spool import Spool
 from twofold.stream import gathered_outcomes
 from twofold.stream.collector import Collector
 from twofold.stream.source_transaction import CollectedEvent
-from twofold.tables.told_tables import ToldTables
+from twofold.tables.ddl_descriptions import DdlDescriptions
 from twofold_common.positions import Lsn, PreparedIdentity
 
 LENGTH = 10
@@ -56,7 +56,7 @@ class Tables:
 
     def __init__(self, park_reason: str | None = None) -> None:
         self.table = Table()
-        self.told = ToldTables("p")
+        self.ddl = DdlDescriptions("p")
         self.table.park_reason = park_reason
 
     def of_relation(self, oid: int, *, provisional: bool) -> Table:
@@ -126,8 +126,8 @@ class World:
         self.collector = Collector(
             tables=Tables(),  # type: ignore[arg-type]
             spool=self.spool,
-            skips=self.state.skips,
-            has=self.state.has,
+            is_applied=self.state.is_applied,
+            is_applied_upto=self.state.is_applied_upto,
             knows=lambda identity: identity in self.waiting,
             parks=lambda _: False,
             open_within_s=HOLD_S,
@@ -243,8 +243,8 @@ def make_collector(spool: Spool, *, knows: bool = False, tables: Tables | None =
     return Collector(
         tables=tables or Tables(),  # type: ignore[arg-type]
         spool=spool,
-        skips=lambda lsn: lsn < 20,
-        has=lambda lsn: lsn <= 20,
+        is_applied=lambda lsn: lsn < 20,
+        is_applied_upto=lambda lsn: lsn <= 20,
         knows=lambda _: knows,
         parks=lambda gid: gid == "gid-666",
         open_within_s=HOLD_S,

@@ -286,7 +286,7 @@ def parked(version: TableVersion, spool: Spool, skips: SkipCommands) -> str | No
     """Why the prepared transaction of one row is parked."""
     tables = Tables(version)
     tables.skips = skips
-    tables.told = SimpleNamespace(prepare=None, resolve=None)  # type: ignore[attr-defined]
+    tables.ddl = SimpleNamespace(prepare=None, resolve=None)  # type: ignore[attr-defined]
     at = pack(">QQqI", 20, 30, 0, 9) + b"g\0"
     stream = [(0, b"b" + at), (17, insert(1, 1, "a")), (30, b"P\0" + at)]
     (event,) = [

@@ -17,7 +17,7 @@ from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
 from twofold.stream.stream_order import UNASKED_BYTES, StreamOrder
-from twofold.tables.told_tables import ToldTables
+from twofold.tables.ddl_descriptions import DdlDescriptions
 from twofold_common.positions import Lsn
 
 FAR = 1 << 40
@@ -30,7 +30,7 @@ def collect(tmp_path: Path) -> Iterator[Collect]:
 
     def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
         tables = SimpleNamespace(
-            adopt=lambda _: None, messages=SimpleNamespace(carried=True), told=ToldTables("p"), skips=NO_COMMANDS
+            adopt=lambda _: None, messages=SimpleNamespace(carried=True), ddl=DdlDescriptions("p"), skips=NO_COMMANDS
         )
         collector = make_collector(tables, spool, open_within_s=10, pool=8, order=order)
         return [*collector.collect([*received], 0)]

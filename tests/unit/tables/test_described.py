@@ -17,7 +17,7 @@ import pytest
 
 from helpers.source.collecting import make_collector
 from twofold.bridge import events
-from twofold.descriptions.told_table import ToldTable
+from twofold.descriptions.ddl_message import DdlMessage
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import VOID
@@ -57,7 +57,7 @@ class Catalog:
     def root_of(self, relation: m.Relation) -> None:
         pass
 
-    def shape(self, relation: m.Relation, told: ToldTable | None = None) -> TableShape:
+    def shape(self, relation: m.Relation, described: DdlMessage | None = None) -> TableShape:
         columns = (
             ColumnShape(
                 c.name,
@@ -166,7 +166,9 @@ def collect(tmp_path: Path) -> Iterator[Callable[..., list[CollectedEvent]]]:
     spool = Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 30)
 
     def collect(tables: Tables, received: Received, *, applied: int = 0) -> list[CollectedEvent]:
-        collector = make_collector(tables, spool, skips=lambda lsn: lsn < applied, has=lambda lsn: lsn < applied)
+        collector = make_collector(
+            tables, spool, is_applied=lambda lsn: lsn < applied, is_applied_upto=lambda lsn: lsn < applied
+        )
         return list(collector.collect(received, 0))
 
     yield collect

@@ -23,7 +23,7 @@ TOGETHER = 8
 
 
 class Catalog:
-    def shape(self, relation: m.Relation, told: None = None) -> TableShape:
+    def shape(self, relation: m.Relation, described: None = None) -> TableShape:
         column = ColumnShape("id", TypeShape(20, "pg_catalog", "int8"), in_key=True, in_identity=True)
         return TableShape(relation.oid, relation.schema, relation.table, (column,), relation.replica_identity)
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from twofold.descriptions.ddl_message import DdlMessage
 from twofold.descriptions.description import Column, Description, KeyIndex, Publication
 from twofold.descriptions.staleness import AWAY, Lacking, LookCloser, NeedsReload
-from twofold.descriptions.told_table import ToldTable
 from twofold.lives.load_life import ReloadDue, TopicEmptied
 from twofold.source.messages import Relation
 from twofold.tables.pins import Pins, StaleTopic
@@ -28,14 +28,14 @@ RENAMED, OWNED = replace(WAS, type_row=501), replace(WAS, type_row=501, owner=11
 class World:
     """One table's pin through looks and runs."""
 
-    def __init__(self, *, load_first: bool = True, reloads: bool = True, is_told: bool = False) -> None:
-        self.load_first, self.reloads, self.is_told = load_first, reloads, is_told
+    def __init__(self, *, load_first: bool = True, reloads: bool = True, has_ddl_messages: bool = False) -> None:
+        self.load_first, self.reloads, self.has_ddl_messages = load_first, reloads, has_ddl_messages
         self.again({TOPIC: Pin("public", "t", 1, relation=OID)})
 
     def again(self, pins: dict[str, Pin]) -> None:
         """Another run with these pins."""
         self.lives = TableLives(pins)
-        self.pins = Pins("p", pins, self.lives, load_first=self.load_first, is_told=self.is_told)
+        self.pins = Pins("p", pins, self.lives, load_first=self.load_first, has_ddl_messages=self.has_ddl_messages)
 
     def look(self, now: Description | None) -> list[StaleTopic]:
         self.pins.note_descriptions([] if now is None else [RELATION], {} if now is None else {OID: now})
@@ -43,7 +43,7 @@ class World:
 
     def tell(self, now: Description, name: str = "t", lacking: Lacking | None = None) -> list[StaleTopic]:
         """A message of a committed transaction."""
-        self.pins.note_told({OID: ToldTable("public", name, now, lacking)})
+        self.pins.note_ddl({OID: DdlMessage("public", name, now, lacking)})
         return self.handle()
 
     def handle(self) -> list[StaleTopic]:
@@ -84,13 +84,15 @@ def test_a_reload_is_noticed_again_until_the_topic_is_emptied() -> None:
     assert world.handle() == []
 
 
-@pytest.mark.parametrize("is_told", [False, True])
-def test_a_table_of_the_name_for_a_time_is_not_forgotten_if_the_run_ends_before_the_truncate(is_told: bool) -> None:
+@pytest.mark.parametrize("has_ddl_messages", [False, True])
+def test_a_table_of_the_name_for_a_time_is_not_forgotten_if_the_run_ends_before_the_truncate(
+    has_ddl_messages: bool,
+) -> None:
     """Rows of the other table are in the topic, and the table has its name again at the look."""
-    world = World(is_told=is_told)
+    world = World(has_ddl_messages=has_ddl_messages)
     world.look(WAS)
     world.lives.apply(TOPIC, ReloadDue())  # another table has the name: its rows are in the stream
-    assert (world.tell(RENAMED) if is_told else world.look(RENAMED)) == []
+    assert (world.tell(RENAMED) if has_ddl_messages else world.look(RENAMED)) == []
     world.again(world.pins.take_unwritten())
     assert len(world.handle()) == 1
     world.empty()
@@ -123,10 +125,10 @@ ID, V, OTHER_V = (
 BEFORE, DROPPED, ADDED = (replace(WAS, columns=columns) for columns in ((ID, V), (ID,), (ID, OTHER_V)))
 
 
-@pytest.mark.parametrize("is_told", [False, True])
-def test_a_column_that_was_dropped_and_is_added_later_reloads_the_table(is_told: bool) -> None:
-    world = World(is_told=is_told)
-    note = world.tell if is_told else world.look
+@pytest.mark.parametrize("has_ddl_messages", [False, True])
+def test_a_column_that_was_dropped_and_is_added_later_reloads_the_table(has_ddl_messages: bool) -> None:
+    world = World(has_ddl_messages=has_ddl_messages)
+    note = world.tell if has_ddl_messages else world.look
     assert note(BEFORE) == note(DROPPED) == note(replace(DROPPED, row=501)) == []
     world.again(world.pins.take_unwritten())
     assert "v was dropped and added again" in note(ADDED)[0].lacking.reason
@@ -143,12 +145,12 @@ def test_a_column_that_was_dropped_before_a_load_is_not_missed_behind_it() -> No
 
 
 def test_a_column_that_a_transaction_made_twice_reloads_the_table() -> None:
-    world = World(is_told=True)
+    world = World(has_ddl_messages=True)
     world.tell(DROPPED)
-    told = dict[int, ToldTable]()
+    told = dict[int, DdlMessage]()
     for now in (BEFORE, DROPPED, ADDED):
-        told[OID] = ToldTable("public", "t", now).behind(told)
-    world.pins.note_told(told)
+        told[OID] = DdlMessage("public", "t", now).behind(told)
+    world.pins.note_ddl(told)
     assert len(world.handle()) == 1
 
 
@@ -197,7 +199,7 @@ def test_without_loads_the_topic_is_named() -> None:
 
 
 def test_messages_say_what_a_table_is_and_a_look_that_may_be_older_says_nothing() -> None:
-    world = World(is_told=True)
+    world = World(has_ddl_messages=True)
     world.look(WAS)
     assert len(world.tell(RENAMED)) == 1
     world.empty()
@@ -208,7 +210,7 @@ def test_messages_say_what_a_table_is_and_a_look_that_may_be_older_says_nothing(
 
 
 def test_what_a_transaction_undid_counts_and_is_kept_until_the_reload() -> None:
-    world = World(is_told=True)
+    world = World(has_ddl_messages=True)
     world.look(WAS)
     assert len(world.tell(WAS, lacking=NeedsReload("it was away"))) == 1
     world.again(world.pins.take_unwritten())
@@ -219,7 +221,7 @@ def test_what_a_transaction_undid_counts_and_is_kept_until_the_reload() -> None:
 
 
 def test_a_name_that_a_table_had_for_a_time_counts_when_it_has_its_own_again() -> None:
-    world = World(is_told=True)
+    world = World(has_ddl_messages=True)
     world.look(WAS)
     assert world.tell(RENAMED, "x") == []
     assert world.pin.stored == RENAMED.to_text()
@@ -228,17 +230,17 @@ def test_a_name_that_a_table_had_for_a_time_counts_when_it_has_its_own_again() -
 
 def test_a_key_that_no_message_told_of_reloads_the_table() -> None:
     keyed = replace(WAS, keys=(KeyIndex(9, 0, True, True, False, (1,)),))
-    for is_told in (False, True):
-        world = World(is_told=is_told)
+    for has_ddl_messages in (False, True):
+        world = World(has_ddl_messages=has_ddl_messages)
         world.look(WAS)
-        assert len(world.look(keyed)) == is_told
-        world = World(is_told=is_told)
+        assert len(world.look(keyed)) == has_ddl_messages
+        world = World(has_ddl_messages=has_ddl_messages)
         world.look(WAS)
         assert world.tell(keyed) == []
 
 
 def test_a_table_that_is_pinned_later_is_what_messages_told() -> None:
-    world = World(is_told=True)
+    world = World(has_ddl_messages=True)
     world.again({})
     world.tell(WAS)
     shape = TableShape(oid=OID, schema="public", table="t", columns=(), replica_identity="default")

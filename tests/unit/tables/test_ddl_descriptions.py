@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from twofold.descriptions.ddl_message import TEXT_MAX, DdlMessage, parse_ddl_message
 from twofold.descriptions.staleness import NeedsReload
-from twofold.descriptions.told_table import TEXT_MAX, ToldTable, told_table
 from twofold.source.messages import Relation, RelationColumn
-from twofold.tables.told_tables import ToldTables
+from twofold.tables.ddl_descriptions import DdlDescriptions
 from twofold_common.positions import PreparedIdentity
 
 RELATION = Relation(7, "public", "t", "full", (RelationColumn("id", 23, -1, True), RelationColumn("v", 25, -1, True)))
@@ -41,8 +41,8 @@ TABLE: dict[str, Any] = {
 IDENTITY = PreparedIdentity(9, "gid")
 
 
-def told(content: object) -> ToldTable | None:
-    return told_table(json.dumps(content).encode(), "p")
+def told(content: object) -> DdlMessage | None:
+    return parse_ddl_message(json.dumps(content).encode(), "p")
 
 
 def test_a_message_tells_numbers_and_usable_keys() -> None:
@@ -92,7 +92,7 @@ def spoilt(place: str, value: object) -> dict[str, Any]:
 def test_what_is_no_description_tells_nothing(content: object) -> None:
     """Anybody may write a message, and a pin keeps what it tells."""
     assert told(content) is None
-    assert told_table(b"\xff{", "p") is None
+    assert parse_ddl_message(b"\xff{", "p") is None
 
 
 def test_what_was_changed_and_changed_back_in_one_transaction_is_known() -> None:
@@ -107,7 +107,7 @@ def test_what_was_changed_and_changed_back_in_one_transaction_is_known() -> None
 
 
 def test_what_a_transaction_tells_counts_for_others_once_it_is_committed() -> None:
-    here, table = ToldTables("p"), told({"table": TABLE})
+    here, table = DdlDescriptions("p"), told({"table": TABLE})
     assert table is not None
     assert here.find(RELATION, {}) is None
     assert here.find(RELATION, {7: table}) == table.described
@@ -122,7 +122,7 @@ def test_what_a_transaction_tells_counts_for_others_once_it_is_committed() -> No
 
 def test_a_relation_that_is_another_one_is_not_told_of() -> None:
     """A later command had no message."""
-    here, table = ToldTables("p"), told({"table": TABLE})
+    here, table = DdlDescriptions("p"), told({"table": TABLE})
     assert table is not None
     here.note({7: table})
     renamed = replace(RELATION, columns=(RELATION.columns[0], RelationColumn("w", 25, -1, True)))
@@ -135,7 +135,7 @@ def test_a_run_begins_with_what_the_pins_keep() -> None:
     table, without_key = told({"table": TABLE}), told(spoilt("keys", []))
     assert table
     assert without_key
-    here = ToldTables("p", [table.described])
+    here = DdlDescriptions("p", [table.described])
     assert here.find(RELATION, {}) == table.described
     here.look_again({7: without_key.described, 8: replace(without_key.described, oid=8)})
     assert here.find(RELATION, {}) == without_key.described

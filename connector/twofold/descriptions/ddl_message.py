@@ -1,4 +1,4 @@
-"""`ToldTable`: what a message of the source's event triggers tells of a table. Pure."""
+"""`DdlMessage`: a table as a message of the source's event triggers describes it. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from twofold.descriptions.description import Description
 from twofold.descriptions.staleness import Lacking, find_lacking, graver
 
 PREFIX = "twofold.ddl"
-"""The prefix of the messages."""
+"""The prefix of DDL messages."""
 TEXT_MAX = 256 << 10
 """The longest description that a pin keeps: some 4,000 columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTable:
-    """A table behind a command, at the message's position in the stream."""
+class DdlMessage:
+    """A table behind a DDL command, at the message's position in the stream."""
 
     schema: str
     name: str
     described: Description
     lacking: Lacking | None = None
-    """What the topic lacks because of earlier commands of the same transaction, or group."""
+    """What the topic lacks because of earlier commands of the same transaction, or of the gathered
+    outcomes."""
 
     @property
     def oid(self) -> int:
         return self.described.oid
 
-    def behind(self, earlier: Mapping[int, ToldTable]) -> ToldTable:
-        """Return the table with what its transaction, or its group, has told of it before."""
+    def behind(self, earlier: Mapping[int, DdlMessage]) -> DdlMessage:
+        """Return the message with what earlier messages about the table imply for its topic."""
         if (before := earlier.get(self.oid)) is None:
             return self
         lacking = graver(find_lacking(before.described, self.described), self.lacking)
@@ -40,19 +41,21 @@ class ToldTable:
         return replace(self, described=described, lacking=graver(before.lacking, lacking))
 
 
-def told_table(content: bytes, publication: str) -> ToldTable | None:
-    """Return what a message tells; None if it tells of no table.
+def parse_ddl_message(content: bytes, publication: str) -> DdlMessage | None:
+    """Return the content of a DDL message; None if it describes no table.
 
     Anybody who may connect to the database can write such a message, also with other content. A
     message without content separates the messages before it from the rows behind it.
     """
     try:
         table = json.loads(content)["table"]
-        told = ToldTable(table["schema"], table["name"], Description.from_json(table, publication))
-        text = told.described.to_text()
+        message = DdlMessage(table["schema"], table["name"], Description.from_json(table, publication))
+        text = message.described.to_text()
         # The keys are made for their KeyError: an index may have a column that the table lacks.
-        is_sound = _conforms(told, ToldTable) and len(text) <= TEXT_MAX and told.described.usable_keys is not None
-        return told if is_sound and Description.from_text(text) == told.described else None
+        is_sound = (
+            _conforms(message, DdlMessage) and len(text) <= TEXT_MAX and message.described.usable_keys is not None
+        )
+        return message if is_sound and Description.from_text(text) == message.described else None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
