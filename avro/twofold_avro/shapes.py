@@ -1,5 +1,5 @@
-"""A table's shape: the one description that the source makes, and that schemas and the transcoder
-read.
+"""A table's shape: the one description that `twofold.source.catalog` makes, and that schemas and
+the transcoder read.
 
 Pure, frozen, hashable values without dependencies, so that two versions of a table are compared
 with `==`. Comments do not count: they say nothing of the rows.

@@ -1,5 +1,5 @@
 """PostgreSQL's types in Avro: each column's Avro type, and how the transcoder makes it from
-PostgreSQL's bytes.
+PostgreSQL's bytes. The `TypeShape` of a column comes from `twofold.source.catalog`.
 
 Pure; standard library only. docs/reference/types.md has this table for readers. Three properties
 matter to others:

@@ -1,6 +1,7 @@
-"""Everything that Twofold raises on purpose.
+"""The classes of errors that Twofold raises on purpose.
 
-The class says what the user does next; the message names the cause and the remedy.
+The class says what the user does next; the message names the cause and the remedy. A module may
+have a subclass for its own cause, such as `SlotBusy` in `source.diagnosis`.
 
     TwofoldError
       UsageError        exit 2  the command line or the configuration is wrong: correct it
@@ -14,7 +15,7 @@ The class says what the user does next; the message names the cause and the reme
       MalformedMessage  exit 7  a server sent bytes that cannot be right: report it with the offset
 
 Three more statuses have no class. 1 is an unforeseen error: a bug, to be reported with its
-traceback. 8 is a call into librdkafka that did not return: `sink.watch` ended the process. 130 is
+traceback. 8 is a call into librdkafka that did not return: `kafka.watch` ended the process. 130 is
 Ctrl-C.
 
 confluent_kafka's KafkaError is not an Exception: `kafka` catches it by name and raises one of

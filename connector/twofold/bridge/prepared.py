@@ -1,7 +1,7 @@
 """A prepared transaction's life: staged, then open or parked, then committed, aborted or forgotten.
 
-Only its outcome decides whether it is resolved, never the position of its prepare, which may lie
-before the confirmed or the applied position.
+A prepared transaction is resolved by its outcome alone. The position of its prepare decides nothing:
+that may lie before the confirmed or the applied position.
 """
 
 from __future__ import annotations

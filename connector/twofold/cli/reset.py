@@ -13,7 +13,7 @@ from twofold.errors import UsageError
 
 
 @click.command(
-    help="""Remove what init made in PostgreSQL: the slot, and the publication if init made it. Says first what would be lost, and asks.
+    help="""Remove what init made in PostgreSQL: the slot, the publication if init made it, and the event triggers with the schema twofold. Says first what would be lost, and asks.
 
     The topics stay: delete them by hand, or choose another kafka.prefix, before init is run again.
 

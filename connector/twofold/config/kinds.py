@@ -35,7 +35,7 @@ SECRET_OPTION = re.compile(r"password|secret|\.key\.pem|sasl\.oauthbearer\.(conf
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Whether only this machine can reach the host."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -59,7 +59,7 @@ class Part(BaseModel):
 def secret_source(section: str, part: Part, secret: str) -> SecretSource | None:
     """Return where a secret of the section comes from; None without one.
 
-    Settings that end in `_file` and `_command` say it.
+    The settings that end in `_file` and `_command` name the source.
     """
     file, arguments = (getattr(part, f"{secret}_{way}", None) for way in ("file", "command"))
     if file:

@@ -1,5 +1,5 @@
-"""All settings together, read from one TOML file with environment variables over it; all mistakes
-at once, each with its place.
+"""Reads all settings from one TOML file and from environment variables, and reports all mistakes at
+once, each with its place.
 """
 
 from __future__ import annotations
@@ -227,7 +227,9 @@ def _placed(place: str, words: str) -> str:
 
 
 def _not_json() -> str:
-    """The variables of whole sections, lists and tables whose value is not JSON."""
+    """Return the names of variables whose value is not JSON, although the setting is a section, a
+    list or a table.
+    """
     wanted = {f"TWOFOLD_{section}".upper() for section in Config.model_fields if section != "name"}
     for section, part in Config.model_fields.items():
         for name, field in getattr(part.annotation, "model_fields", {}).items():
@@ -253,8 +255,9 @@ def _is_setting(variable: str) -> bool:
 
 
 def _is_unknown_section(variable: str) -> bool:
-    """A setting of a section that does not exist: pydantic passes over it. A name without two
-    underscores may be for something else (`TWOFOLD_CONFIG`).
+    """Whether the variable names a section that does not exist. pydantic ignores such variables.
+
+    A name without two underscores may be for something else (`TWOFOLD_CONFIG`).
     """
     section = re.match("TWOFOLD_(.*?)__", variable, re.IGNORECASE)
     return section is not None and section[1].lower() not in Config.model_fields

@@ -42,7 +42,7 @@ class PreparedConfig(Part):
     open_within: float = Field(
         0.2,
         ge=0,
-        description="A prepared transaction is opened after this time at the latest; while more than `prepared.pool` are in doubt, after up to ten times as long. It is opened after 10 ms if no more are in doubt and nothing waits to be read.",
+        description="A prepared transaction is opened after this time at the latest; while more than `prepared.pool` are in doubt, after up to ten times as long. It is opened after 10 ms if at most `prepared.pool` are in doubt and nothing waits to be read.",
     )
     pool: int = Field(
         8, ge=1, le=100, description="Number of prepared transactions that may be open at once; more are parked."

@@ -4,8 +4,8 @@ Pure. A row is named by topic, WAL position and a short name of its own: several
 position. The name comes of the message key, which a log must not show. A row without a key that can
 be read is named by its bytes, or by the size of its record.
 
-A topic lacks a skipped row until it has a later whole row of that key, a delete of it, a truncate
-or a reload. An update that leaves unchanged values out does not bring them.
+A topic lacks a skipped row until the topic has a later whole row of that key, a delete of the key, a
+truncate or a reload. An update without the unchanged values does not repair it.
 """
 
 from __future__ import annotations

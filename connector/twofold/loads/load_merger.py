@@ -1,9 +1,11 @@
-"""Merges the rows of loads with those of the stream: all rows pass it on their way to Kafka.
+"""Merges the rows of loads with the rows of the stream.
 
-So it knows, in the order of the topics, what has been published of the tables in backfill. Only the
-worker's thread runs it. `lives.topic_life` decides; the merger carries out, and keeps what comes at
-the rate of rows (`watched_topic`). Durable state is in the table's pin, committed with the rows
-that it describes.
+All rows of the main producer pass the merger. An open prepared transaction has no rows of a table in
+backfill, so its rows go to the publisher directly. The merger knows what has been published of
+tables in backfill, in the order of each topic. Only the worker's thread uses the merger.
+`lives.topic_life` decides; the merger executes, and keeps what comes at the rate of rows
+(`watched_topic`). The table's pin has the durable state, committed with the rows that the state
+describes.
 """
 
 from __future__ import annotations

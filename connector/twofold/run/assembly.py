@@ -1,4 +1,7 @@
-"""Makes the run of what recovery has found: the last step. It opens clients, and waits for none."""
+"""Builds the `Run` object from what recovery found. This is recovery's last step.
+
+The step opens clients and waits for none.
+"""
 
 from __future__ import annotations
 
@@ -165,10 +168,10 @@ def _collector(
     upto: Lsn | None,
     order: StreamOrder,
 ) -> Collector:
-    """Return what makes whole transactions of the stream.
+    """Return the collector.
 
-    It asks the state in which the run begins: where a run resumed, and what the ledger had then,
-    does not change in the run.
+    The collector uses the first state of the run: where the run resumed, and what the ledger had
+    then, do not change during the run.
     """
     return Collector(
         tables=tables,

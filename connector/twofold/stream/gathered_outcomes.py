@@ -35,7 +35,8 @@ from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 MANY_FACTOR = 10
 
 KEPT_BYTES_MAX = 8 << 20
-"""As they were read. In memory they take about three times as much."""
+"""The limit of the kept rows, in bytes as PostgreSQL sent them. In memory the rows take about three
+times as much."""
 
 
 @dataclass(frozen=True, slots=True)

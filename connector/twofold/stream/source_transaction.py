@@ -1,10 +1,10 @@
 """`SourceTransaction`: a transaction of the source with its rows, from its first message until
 Kafka has them or they are dropped.
 
-Rows that are sent when the transaction has ended are finished when they come. Those of a plain
-transaction go straight into the batch that it shares with its neighbours. Those of a prepared one
-are kept in a batch of its own. They go into the spool once they are many, or once the bridge hears
-of the transaction. `streamed` has transactions whose rows are sent while they are in progress.
+PostgreSQL sends most transactions after they have ended; their rows are encoded at once. The rows of
+a plain transaction go straight into the batch that the transaction shares with its neighbours. The
+rows of a prepared transaction are kept in a batch of their own, and go into the spool once they are
+many, or once the transaction is announced. `streamed` has transactions in progress.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _TRUNCATE_BYTES = 512
 
 @dataclass(slots=True, eq=False)
 class SourceTransaction:
-    """One transaction. The thread that reads fills it, and `complete` is the end of that. Then the
-    worker's thread reads its rows, chunk by chunk.
+    """One transaction. The reading thread adds rows until it calls `complete`. Then the worker's
+    thread reads the rows, chunk by chunk.
     """
 
     info: TransactionInfo

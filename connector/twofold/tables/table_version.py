@@ -1,7 +1,7 @@
 """`TableVersion`: one version of a published table, with the plan that encodes its rows.
 
-Also the facts that a transaction's rows share, and the refusals of a table's changes. `tables`
-makes and keeps versions. Nothing here asks a server.
+This module also has the facts that a transaction's rows share, and the refusals of a table's
+changes. `tables` makes and keeps versions. Nothing here asks a server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TransactionInfo(NamedTuple):
     parsed: ParsedGid = OPAQUE
     """The gid's global id and branch."""
     commit_lsn: Lsn | None = None
-    """None: its rows may be written before its outcome, or belong to no transaction."""
+    """None: the rows may be written before the outcome, or belong to no transaction."""
 
     def header(self) -> TransactionHeader:
         parsed = self.parsed
@@ -51,8 +51,8 @@ class TableVersion:
 
     shape: TableShape
     topic: str
-    """VOID: the rows are not published. They do not fit the topic, whose restart behind them brings
-    the true rows; or the table is gone.
+    """VOID: no row is published. Either the rows do not fit the topic and a later restart loads the
+    table again, or the table is gone.
     """
     partitions: int
     plan: RowPlan
@@ -63,7 +63,7 @@ class TableVersion:
     ids: tuple[int, int] | None = None
     """The ids of key and envelope, once committed."""
     passed_over: str | None = None
-    """The topic that its rows were meant for, if none of them is published."""
+    """The topic of rows that are passed over; None if the version is published."""
     flaw: Refused | None = None
     """Why no row is published: a partition lacks something. A restart of the topic repairs it."""
     outbox: OutboxTable | None = None
@@ -78,7 +78,7 @@ class TableVersion:
         return _name(self.shape)
 
     def pass_over(self, plan: RowPlan) -> None:
-        """Publish none of its rows."""
+        """Publish none of the version's rows."""
         self.passed_over = self.topic
         self.topic, self.partitions, self.plan = VOID, 1, plan
 

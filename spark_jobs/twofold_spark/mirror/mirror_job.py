@@ -6,9 +6,10 @@ records, and chooses the greatest cut that keeps every global transaction whole.
 source chooses what one batch reaches. A `SourceMirror` brings each source to its part of the cut,
 in one batch. Then the parts are published as one cut; a large one is approached in several.
 
-The tables and the cuts alone say what was applied, and a start reads on from the last cut. A
-process that ends between may leave tables ahead of it. The next cut is not behind them: frontiers
-and commit records only grow. Readers go by the versions of the cut.
+The tables and the cuts alone say what was applied, and a start reads on from the last cut. A job
+that is killed between merge and publication leaves tables ahead of the last cut. The next cut
+includes those tables' rows: frontiers and commit records only grow. Readers go by the versions of
+the cut.
 """
 
 from __future__ import annotations

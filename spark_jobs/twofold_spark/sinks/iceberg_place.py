@@ -87,7 +87,7 @@ class IcebergPlace(TablePlace):
         self._show(cut, cuts)
 
     def _show(self, cut: GlobalCut, cuts: Any) -> None:
-        """Move `main` of the cut's tables, then of the cuts' table, which is as this job left it.
+        """Move `main` of the cut's tables, then of `twofold.cuts`, which no other job has changed.
 
         A cut that is not whole waits for the next one that is.
         """
