@@ -23,10 +23,11 @@ FIRST = {
     "backfill": "use/backfill.html",
     "commit record": "reference/topics.html#commit-records",
     "configuration": "reference/configuration.html",
-    "consistent cut": "use/spark.html#cuts",
+    "consistent cut": "use/spark.html#consistent-cuts-all-tables-as-of-one-moment",
     "debezium": "learn/comparison.html",
     "disk full": "use/how-do-i.html#stop-postgresqls-disk-from-filling-up-wal",
     "docker compose": "use/deploy.html#docker-compose",
+    "duckdb": "use/how-do-i.html#read-the-mirror-with-duckdb-trino-or-pyiceberg",
     "exit status": "reference/command-line.html#exit-statuses",
     "failover": "use/how-do-i.html#survive-a-failover-of-postgresql",
     "helm": "use/deploy.html#kubernetes-and-helm",
@@ -52,7 +53,8 @@ FIRST = {
     "TwofoldBehind": "use/runbook.html#twofoldbehind",
     "uninstall": "use/upgrade.html",
     "upgrade": "use/upgrade.html",
-    "verify": "use/spark.html#verify",
+    "verify": "use/spark.html#compare-the-mirror-with-the-source-verify",
+    "who should not": "learn/comparison.html#who-should-not-take-twofold",
 }
 """What people type, and what comes first."""
 
