@@ -1,9 +1,9 @@
-"""Actions: what the bridge wants to be done.
+"""Actions: the bridge's decisions, for others to execute.
 
-The thread that reads carries out `Report` and `Refuse`. One worker carries out all others, in the
-order in which they were given out. The rows of plain transactions take their place among them at
-their event. An action that fails, or whose outcome is unknown, ends the run; recovery then finds
-out.
+The thread that reads executes `Report` and `Refuse`. One worker executes all other actions, in the
+order in which the bridge gave them out. The rows of plain transactions take their place among the
+actions at their event. An action that fails, or whose outcome is unknown, ends the run; recovery
+then finds out.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class LedgerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AppendStaged:
-    """Produce a staged or parked transaction's rows through the main producer, and list it in the
-    commit record.
+    """Produce a staged or parked transaction's rows through the main producer, and list the
+    transaction in the commit record.
 
-    The spool drops the rows then.
+    The spool then drops the rows.
     """
 
     identity: PreparedIdentity
@@ -38,10 +38,11 @@ class AppendStaged:
 
 @dataclass(frozen=True, slots=True)
 class NoteInDoubt:
-    """Write a ledger entry through the main producer. It becomes readable with the next CommitMain.
+    """Write a ledger entry through the main producer. The entry becomes readable with the next
+    CommitMain.
 
-    The spool may not have the transaction, because its ROLLBACK PREPARED came alone. The entry is
-    then the one that recovery read, with the new state.
+    The spool may lack the transaction, because its ROLLBACK PREPARED came alone. The entry is then
+    the one that recovery read, with the new state.
     """
 
     identity: PreparedIdentity
@@ -50,7 +51,8 @@ class NoteInDoubt:
 
 @dataclass(frozen=True, slots=True)
 class WriteFrontier:
-    """Write a frontier through the main producer. It becomes readable with the next CommitMain.
+    """Write a frontier through the main producer. The frontier becomes readable with the next
+    CommitMain.
 
     `sequence` is the last commit record then, `lsn` the stream's position.
     """
@@ -63,7 +65,8 @@ class WriteFrontier:
 
 @dataclass(frozen=True, slots=True)
 class CommitMain:
-    """Commit the batch: with commit record `sequence` if it has rows, and always with progress.
+    """Commit the batch: with commit record `sequence` if the batch has rows, and always with
+    progress.
 
     Answer: MainCommitted.
     """
@@ -102,8 +105,8 @@ class CommitOpenPrepared:
 
 @dataclass(frozen=True, slots=True)
 class CommitChunk:
-    """Produce the rows of ChunkDue through the main producer, and commit them with their own commit
-    record.
+    """Produce the rows of ChunkDue through the main producer, and commit them with a commit record
+    of their own.
 
     Of the progress only the sequence changes. Answer: MainCommitted.
     """

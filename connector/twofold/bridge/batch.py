@@ -1,8 +1,8 @@
 """The batch: outcomes gathered for the main producer's next commit, the commits in progress, and
-the positions that PostgreSQL may be told.
+the positions that are reported to PostgreSQL.
 
 Commits are serial, in the order of the source. Both positions only grow. `flush` says which WAL the
-server may forget, and what it sends again after a restart. `write` is the position that a
+server may forget, and what the server sends again after a restart. `write` is the position that a
 coordinator waits for under synchronous prepare.
 """
 
@@ -21,7 +21,7 @@ def join(
 ) -> State:
     """Add outcomes that end at `end_lsn` to the batch.
 
-    `oldest_prepare`: the oldest prepare that one of them resolves.
+    `oldest_prepare`: the oldest prepare that these outcomes resolve.
     """
     batch = state.batch or Batch(
         since=state.read_lsn, applied_lsn=state.read_lsn, oldest_prepare=NO_PREPARE, transactions=0, rows=0
@@ -39,14 +39,14 @@ def join(
 def read_to(state: State, end_lsn: Lsn) -> State:
     """Note that the stream has reached `end_lsn`.
 
-    A transaction prepared before two_phase_at comes with its old positions: the position never goes
-    back.
+    The position never goes back: a transaction that was prepared before two_phase_at comes with its
+    old positions.
     """
     return state._replace(read_lsn=max(state.read_lsn, end_lsn))
 
 
 def close(state: State, out: list[Action]) -> State:
-    """Give out the batch's commit, and with it the entries that the ledger does not have yet."""
+    """Give out the batch's commit, and the entries that the ledger lacks."""
     if state.batch is None:
         return state
     state = _note_in_ledger(state, out)
@@ -98,8 +98,9 @@ def ask_to_close(state: State) -> State:
 
 
 def advance_progress(state: State) -> State:
-    """Begin a batch without rows that moves progress to the stream's position, if the server can
-    then forget WAL, or the ledger lacks an entry.
+    """Begin a batch without rows, so that progress reaches the stream's position.
+
+    That is done if the server can then forget WAL, or if the ledger lacks an entry.
     """
     oldest = state.prepared.oldest
     reachable = min(state.read_lsn, state.unannounced, oldest.prepare_lsn if oldest else NO_PREPARE)
@@ -119,7 +120,7 @@ def commit_answered(state: State, applied_lsn: Lsn, identity: PreparedIdentity |
 
 
 def report(state: State, out: list[Action]) -> State:
-    """Report the positions if one of them has grown."""
+    """Report both positions if one of them has grown."""
     flush = max(state.flush, flush_position(state))
     write = max(state.write, write_position(state))
     if (write, flush) == (state.write, state.flush):
@@ -129,8 +130,8 @@ def report(state: State, out: list[Action]) -> State:
 
 
 def flush_position(state: State) -> Lsn:
-    """Return the least of: applied, read in this session, every prepare without an outcome in
-    Kafka.
+    """Return the least of three positions: applied, read in this session, and every prepare without
+    an outcome in Kafka.
     """
     reachable = min(state.applied_lsn, state.read_lsn)
     if reachable <= state.flush:
@@ -147,7 +148,7 @@ def oldest_unresolved(state: State) -> Lsn:
 def oldest_uncommitted(state: State) -> Lsn:
     """Return the oldest prepare whose outcome was read and is not committed in Kafka.
 
-    A restart needs its rows once more.
+    A restart needs the rows of that prepare once more.
     """
     batch = state.batch.oldest_prepare if state.batch else NO_PREPARE
     return min([batch, *(commit.oldest_prepare for commit in state.unanswered)])
@@ -156,10 +157,10 @@ def oldest_uncommitted(state: State) -> Lsn:
 def write_position(state: State) -> Lsn:
     """Return the position that a synchronous standby has "written".
 
-    Without synchronous prepare it is the position that was read, as PostgreSQL's own subscribers
-    report it: a session that waits for remote_write in its PREPARE would otherwise wait for its own
-    outcome. With synchronous prepare, Kafka has accepted everything up to it: outcomes are
-    committed, and prepares are open or parked by a rule.
+    Without synchronous prepare this is the position that was read, as PostgreSQL's own subscribers
+    report it. Otherwise a session that waits for remote_write in its PREPARE would wait for its own
+    outcome. With synchronous prepare, Kafka has accepted everything up to this position: outcomes
+    are committed, and prepares are open or parked by a rule.
     """
     if not state.policy.synchronous:
         return state.read_lsn
@@ -175,7 +176,7 @@ def write_position(state: State) -> Lsn:
 
 
 def oldest_unacknowledged(state: State) -> Lsn:
-    """Return the oldest prepare that Kafka has not accepted, of those beyond what was reported."""
+    """Return the oldest prepare beyond the reported `write` that Kafka has not accepted."""
     beyond = state.prepared.since(state.write)
     first = next((each.prepare_lsn for each in beyond if not each.acknowledged), NO_PREPARE)
     return min(first, state.unannounced)

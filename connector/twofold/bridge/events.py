@@ -1,8 +1,8 @@
-"""Events of the bridge: something was read, fell due, or was answered by the worker.
+"""Events of the bridge: the stream brought something, a time has come, or the worker has answered.
 
-Events come in the order of the replication stream; due times and answers may come between any two.
-A due time or an abort of a prepared transaction that has ended meanwhile does nothing. Answers to
-commits come in the order in which the commits were given out.
+Events come in the order of the replication stream; due times and answers may come between any two
+events. A due time, or an abort, of a prepared transaction that has ended meanwhile does nothing.
+Answers to commits come in the order in which the commits were given out.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import NamedTuple
 from twofold_common.positions import Lsn, PreparedIdentity
 
 NO_PREPARE = Lsn(2**64 - 1)
-"""In place of a prepare's position: beyond all positions, so nothing waits for it."""
+"""Stands for no prepare: the position lies beyond all others, so nothing waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """The stream has reached `lsn` without anything to do: a keepalive, or outcomes that are
-    skipped.
+    """The stream has reached `lsn` and there is nothing to do: after a keepalive, or outcomes that
+    Kafka has already.
     """
 
     lsn: Lsn
@@ -35,12 +35,12 @@ class PlainUnfinished:
 
 @dataclass(frozen=True, slots=True)
 class PlainRead:
-    """A run of neighbouring outcomes, none of them skipped: of plain transactions, and of prepared
-    ones whose PREPARE no event has announced.
+    """Neighbouring outcomes that Kafka does not have: of plain transactions, and of prepared ones
+    whose PREPARE was not announced.
 
-    Their rows go to the main producer.
+    The rows go to the main producer.
 
-    `unfinished`: rows of the next transaction, whose commit has not been read, go with them.
+    `unfinished`: rows of the next transaction, whose commit has not been read, go with these rows.
     """
 
     transactions: int
@@ -48,12 +48,13 @@ class PlainRead:
     end_lsn: Lsn
     unfinished: bool = False
     oldest_prepare: Lsn = NO_PREPARE
-    """The oldest prepare that one of the outcomes resolves."""
+    """The oldest prepare that these outcomes resolve."""
     committed: int = 0
     """Number of outcomes that are COMMIT PREPARED."""
     rolled_back: int = 0
-    """Number of outcomes that are ROLLBACK PREPARED. They have no rows and count as no transaction
-    here."""
+    """Number of outcomes that are ROLLBACK PREPARED. Such outcomes have no rows, and `transactions`
+    does not count them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +80,10 @@ class PrepareRead:
 
 @dataclass(frozen=True, slots=True)
 class Unannounced:
-    """The oldest PREPARE that was read and that no event has announced; NO_PREPARE without one.
+    """The oldest PREPARE that was read and not announced; NO_PREPARE without one.
 
-    It comes before an event that passes such a PREPARE, and behind the one that ends its wait.
+    This event comes before an event that passes such a PREPARE, and behind the event that announces
+    or resolves the PREPARE.
     """
 
     prepare_lsn: Lsn
@@ -113,7 +115,7 @@ class Drained:
 class TurnFull:
     """The batch has reached the limit of rows, bytes or age.
 
-    In mid-transaction it counts from its end.
+    In the middle of a transaction the event counts from the transaction's end.
     """
 
 
@@ -121,8 +123,8 @@ class TurnFull:
 class OpenDue:
     """A staged transaction is to be opened.
 
-    It has waited for `prepared.open_within`, or nothing more waits to be read and its outcome has
-    not followed at once.
+    The transaction has waited for `prepared.open_within`. Or nothing more waits to be read, and the
+    outcome has not followed at once.
     """
 
     identity: PreparedIdentity
@@ -140,16 +142,16 @@ class ParkDue:
 
 @dataclass(frozen=True, slots=True)
 class ChunkDue:
-    """Rows of no transaction may be published: the stream has passed their position.
+    """Rows that belong to no transaction may be published: the stream has passed their position.
 
-    They are a chunk of a backfill, or the truncate that begins a reload. Not while
-    `State.unfinished`.
+    The rows are a chunk of a backfill, or the truncate that begins a reload. The event never comes
+    while `State.unfinished`.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class IdleDue:
-    """Progress and ledger are due to be brought up to date, if nothing else has done so."""
+    """Progress and ledger should be brought up to date, if no commit has done so."""
 
 
 class MemberSeen(NamedTuple):
@@ -159,13 +161,13 @@ class MemberSeen(NamedTuple):
     sequence: int
     """The member's last visible commit record."""
     stream_id: str
-    """The stream that the number belongs to. A member whose prefix was made again counts from 1."""
+    """The stream that `sequence` counts. A member whose prefix was made again counts from 1."""
 
 
 class FrontierAsked(NamedTuple):
     """The answers that a frontier of a source group needs, asked in the order of the fields.
 
-    The frontier is written when the stream has passed `end_lsn`. Nothing is asked again before
+    The frontier is written when the stream has passed `end_lsn`. No question is asked again before
     that: a busy stream would never pass the latest end.
     """
 
@@ -178,21 +180,21 @@ class FrontierAsked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MainCommitted:
-    """The oldest outstanding CommitMain has been carried out, and Kafka has acknowledged it."""
+    """Kafka has acknowledged the oldest outstanding CommitMain."""
 
     applied_lsn: Lsn
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedOpened:
-    """The rows are in Kafka, acknowledged by the in-sync replicas."""
+    """The transaction's rows are in Kafka, acknowledged by the in-sync replicas."""
 
     identity: PreparedIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommitted:
-    """A CommitOpenPrepared has been carried out, and Kafka has acknowledged it."""
+    """Kafka has acknowledged a CommitOpenPrepared."""
 
     identity: PreparedIdentity
     applied_lsn: Lsn

@@ -1,9 +1,9 @@
 """The frontier: when it is written, and what it says. docs/inside/group.md has the reasons.
 
-The edge has asked first how far all members' commit records are visible, then which transactions
+The caller has asked first how far all members' commit records are visible, then which transactions
 are prepared here, then where this source's WAL ends. The frontier is written in the batch's Kafka
-transaction, when the stream has passed that end, everything before it is in this batch or in an
-earlier commit, and every prepared transaction that was read is announced.
+transaction, when three things are true: the stream has passed that end; everything before the end
+is in this batch or in an earlier commit; every prepared transaction that was read is announced.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from twofold.bridge.state import State
 from twofold_common.positions import PreparedIdentity
 
 ORDER = FrontierAsked._fields
-"""The order of the edge's questions.
+"""The order of the caller's questions.
 
-`end_lsn` last: whoever sees a branch committed knows that all branches were prepared before, so the
-stream brings this source's branch before that position. `listed` before it: one that is not listed
-any more has its outcome before that position.
+`end_lsn` is last: whoever sees a branch committed knows that all branches were prepared before, so
+the stream brings this source's branch before that position. `listed` is before `end_lsn`: a
+transaction that is not listed any more has its outcome before that position.
 """
 
 
@@ -33,13 +33,13 @@ def is_needed(
 ) -> bool:
     """Whether a frontier is to be asked for.
 
-    `last`: of each member, its own included, the last visible commit record that has a branch or
-    ends a load; a while after the last frontier, the last visible one. `asked`: how far each member
-    was visible when the last frontier was asked for; None before the first.
+    `last`: the last visible commit record of each member, its own included, that has a branch or
+    ends a load; a while after the last frontier, the last visible one of any kind. `asked`: how far
+    each member was visible when the last frontier was asked for; None before the first.
 
     A frontier is also needed when PostgreSQL no longer lists a transaction that the last frontier
     names. A branch that only read ends without a trace in the stream, and a rollback has no commit
-    record: without a new frontier its readers would wait for the ended branch.
+    record: without a new frontier readers would wait for the ended branch.
     """
     return (
         asked is None
@@ -49,7 +49,7 @@ def is_needed(
 
 
 def ask(state: State, event: FrontierAsked) -> State:
-    """Keep what the edge has asked, until the stream has passed it."""
+    """Keep the caller's answers until the stream has passed the asked end of the WAL."""
     assert state.asked is None, "one frontier is asked for at a time"
     return state._replace(asked=event)
 
@@ -65,10 +65,10 @@ def is_due(state: State) -> bool:
     """Whether the stream has passed the asked end of the WAL, and every transaction that was read
     is announced.
 
-    An unannounced prepared transaction may be the second branch here of a global transaction whose
-    first branch is committed within this frontier's number, and PostgreSQL's list may be older than
-    the transaction. Then the stream has also caught up: the end that this run asked for lies behind
-    everything that earlier runs applied.
+    An unannounced prepared transaction may be this source's second branch of a global transaction
+    whose first branch is committed within the frontier's number, and PostgreSQL's list may be older
+    than the transaction. The stream has also caught up then: the end that this run asked for lies
+    behind everything that earlier runs applied.
     """
     return has_passed(state) and state.unannounced >= state.read_lsn
 
@@ -92,7 +92,7 @@ def begin(state: State) -> State:
 def write(state: State, out: list[Action]) -> State:
     """Give out a frontier that is due, for the batch that closes now.
 
-    Only if the batch has every outcome so far: the commit of an open transaction closes the batch
+    The batch must have every outcome so far: the commit of an open transaction closes the batch
     before that transaction has its own number.
     """
     if not is_due(state) or state.asked is None or state.batch is None:
@@ -106,9 +106,9 @@ def write(state: State, out: list[Action]) -> State:
 def in_doubt(state: State) -> frozenset[PreparedIdentity]:
     """Return the transactions without an outcome that have rows here.
 
-    They include transactions that PostgreSQL lists and the stream has not brought: a transaction
+    Transactions that PostgreSQL lists and the stream has not brought are included: a transaction
     that was prepared before the slot's two_phase_at comes whole at its COMMIT PREPARED. A
-    transaction whose outcome no event announced counts too, until the next frontier.
+    transaction whose outcome was not announced counts too, until the next frontier.
     """
     brought = {each.identity for each in state.prepared}
     listed = state.asked.listed if state.asked else frozenset()

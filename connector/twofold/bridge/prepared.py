@@ -1,7 +1,7 @@
 """A prepared transaction's life: staged, then open or parked, then committed, aborted or forgotten.
 
-A prepared transaction is resolved by its outcome alone. The position of its prepare decides nothing:
-that may lie before the confirmed or the applied position.
+A prepared transaction is resolved by its outcome alone. The position of the prepare decides
+nothing: it may lie before the confirmed or the applied position.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 
 def stage(state: State, event: PrepareRead, out: list[Action]) -> State:
-    """Stage a PREPARE, or park it if a rule says so.
+    """Stage a PREPARE, or park the transaction if a rule says so.
 
-    It is opened only after the stream has caught up: until then Kafka may already have its outcome.
+    The transaction is opened only after the stream has caught up: until then Kafka may already have
+    the outcome.
     """
     if state.find(event.identity) or state.prepared.has_prepare(event.prepare_lsn):
         out.append(_prepared_twice(event))
@@ -47,14 +48,16 @@ def due(state: State, identity: PreparedIdentity) -> State:
 
 
 def may_open(state: State) -> bool:
-    """Whether a transaction may open: its outcome is not in Kafka yet, and no earlier transaction
+    """Whether a transaction may open: Kafka does not have its outcome, and no earlier transaction
     is half published.
     """
     return state.caught_up and not state.unfinished
 
 
 def is_turn(state: State) -> bool:
-    """Whether an open needs no batch to close early: there is no batch, or the batch may close.
+    """Whether a transaction can be opened without closing a batch early: there is no batch, or the
+    batch may close.
+
     Otherwise a commit is in progress, and each batch that closes behind it for an open would be one
     more commit.
     """
@@ -64,8 +67,8 @@ def is_turn(state: State) -> bool:
 def open_due(state: State, out: list[Action]) -> State:
     """Open the transactions that are due, all behind one batch; park them if the pool is full.
 
-    The outcome that would free a slot comes later in the same stream, so waiting could last for
-    ever. Under synchronous prepare it waits.
+    The outcome that would free a slot number comes later in the same stream, so waiting could last
+    for ever. Under synchronous prepare the transaction waits.
     """
     while (identity := state.due.first) and may_open(state) and (state.free or not state.policy.synchronous):
         if state.free and not is_turn(state):
@@ -93,7 +96,7 @@ def open_one(state: State, identity: PreparedIdentity, out: list[Action]) -> Sta
 
 
 def opened(state: State, identity: PreparedIdentity) -> State:
-    """Note that Kafka has the rows, even if the transaction is to be parked meanwhile."""
+    """Note that Kafka has the rows, although the transaction may be about to be parked."""
     entry = state.find(identity)
     if entry is None:
         return state
@@ -103,7 +106,7 @@ def opened(state: State, identity: PreparedIdentity) -> State:
 def park(state: State, identity: PreparedIdentity, why: str, out: list[Action]) -> State:
     """Let the rows wait for the outcome outside Kafka, so that readers continue.
 
-    It stays parked.
+    The transaction stays parked.
     """
     entry = state.find(identity)
     if entry is None or entry.phase is Phase.PARKED or not entry.rows:
@@ -120,8 +123,10 @@ def _parked(state: State, entry: Prepared) -> State:
 
 
 def aborted(state: State, identity: PreparedIdentity) -> State:
-    """Note that the transaction's Kafka transaction has ended. If nobody asked for that, Kafka has
-    timed it out: the transaction is parked, as after `prepared.hold`.
+    """Note that the transaction's Kafka transaction has ended.
+
+    If no action asked for that, Kafka has timed the Kafka transaction out: the transaction is
+    parked, as after `prepared.hold`.
     """
     entry = state.find(identity)
     if entry and entry.is_open:
@@ -182,7 +187,7 @@ def _commit_unknown(state: State, event: CommitPreparedRead, out: list[Action]) 
     """Decide at a COMMIT PREPARED without its prepare.
 
     Either the transaction is empty, which some servers announce so, or the server will never send
-    its rows again, and a reload must bring them.
+    the rows again, and a reload must bring them.
     """
     if event.identity in state.reloaded:
         return join(_resolved(state, event.identity, LedgerState.COMMITTED, out), event.end_lsn)

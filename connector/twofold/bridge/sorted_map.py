@@ -1,7 +1,7 @@
 """`SortedMap`: an immutable map in the order of its keys, for a state with thousands of entries.
 
-A change copies one chunk of entries and the list of chunks, so it costs the same for four entries
-and little more for five thousand. A tuple would be copied whole.
+A change copies one chunk of entries and the list of chunks, so a change costs the same for four
+entries and little more for five thousand. A tuple would be copied whole.
 
 Two maps with the same entries are equal and have the same hash, however they were made: the model
 checker recognises a state that it has visited.
@@ -44,7 +44,7 @@ class SortedMap(Generic[K, V]):
         return found
 
     def put(self, key: K, value: V) -> SortedMap[K, V]:
-        """Return the map with this entry, which takes the place of the key's former one."""
+        """Return the map with this entry, which replaces the key's former entry."""
         if not self._firsts:
             return self._made((((key,), (value,)),), (key,))
         at = max(bisect_right(self._firsts, key) - 1, 0)
@@ -58,7 +58,7 @@ class SortedMap(Generic[K, V]):
         return self._replaced(at, changed)
 
     def without(self, key: K) -> SortedMap[K, V]:
-        """Return the map without this key, which may be missing already."""
+        """Return the map without this key; the key may be missing already."""
         at = bisect_right(self._firsts, key) - 1
         if at < 0:
             return self
@@ -76,7 +76,7 @@ class SortedMap(Generic[K, V]):
         return found
 
     def since(self, key: K) -> Iterator[V]:
-        """Yield the values of this key and all behind it."""
+        """Yield the values of this key and of all greater keys."""
         at = max(bisect_right(self._firsts, key) - 1, 0)
         for keys, values in self._chunks[at : at + 1]:
             yield from values[bisect_left(keys, key) :]

@@ -1,8 +1,8 @@
 """The bridge's state: immutable and hashable, so that it can be kept, compared and explored.
 
-Its size depends on the outstanding prepared transactions alone, never on the size of a turn; a
-step's time depends on neither. It is made of named tuples because each step makes new ones:
-`_replace` takes a fifth of the time of `dataclasses.replace`.
+The state's size depends on the outstanding prepared transactions alone, never on the size of a
+turn; the time of a step depends on neither. The values are named tuples because each step makes new
+ones: `_replace` takes a fifth of the time of `dataclasses.replace`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 
 class Phase(StrEnum):
-    """Where a prepared transaction without an outcome stands."""
+    """The phase of a prepared transaction without an outcome."""
 
     STAGED = "staged"
     OPENING = "opening"  # OpenPrepared is given out, its answer is not back
@@ -110,16 +110,16 @@ class TransactionsInDoubt:
 class Batch(NamedTuple):
     """Outcomes that the main producer's next commit will carry."""
 
-    since: Lsn  # no outcome that ends up to here is in it
-    applied_lsn: Lsn  # the end of its last outcome
-    oldest_prepare: Lsn  # the oldest prepare that is resolved in it
+    since: Lsn  # every outcome of the batch ends behind it
+    applied_lsn: Lsn  # the end of the batch's last outcome
+    oldest_prepare: Lsn  # the oldest prepare that the batch resolves
     transactions: int
     rows: int
 
 
 class UnansweredCommit(NamedTuple):
-    """A commit that was given out and is not answered; `identity` if it is a prepared transaction's
-    own.
+    """A commit that was given out and is not answered. `identity`: whose own commit it is; None:
+    the batch's.
     """
 
     since: Lsn
@@ -135,7 +135,8 @@ class Policy:
     synchronous: bool = False
     open_at_once: bool = False  # prepared.open_within is 0
     may_lack_prepares: bool = False
-    """A promoted 17 with unresolved prepares: it sends outcomes without their rows."""
+    """The server is a promoted 17 with unresolved prepares: it sends outcomes without their rows.
+    """
 
 
 class State(NamedTuple):
@@ -147,16 +148,18 @@ class State(NamedTuple):
     read_lsn: Lsn  # how far this session has read
     write: Lsn  # as last reported
     flush: Lsn
-    sequence: int  # the last one given out
+    sequence: int  # of the last commit record that was given out
     free: tuple[int, ...]  # slot numbers, the one unused for longest first
     slots_in_use: tuple[tuple[PreparedIdentity, int], ...] = ()
-    """Slot numbers in use, each from its OpenPrepared until the worker has answered its end."""
+    """Slot numbers in use. Each is in use from its OpenPrepared until the worker has answered its
+    end.
+    """
     prepared: TransactionsInDoubt = TransactionsInDoubt()  # without an outcome
-    unannounced: Lsn = NO_PREPARE  # the oldest prepare that was read and is not among these
-    due: SortedMap[Lsn, PreparedIdentity] = SortedMap()  # staged ones that are to be opened, by prepare
+    unannounced: Lsn = NO_PREPARE  # the oldest prepare that was read and not announced
+    due: SortedMap[Lsn, PreparedIdentity] = SortedMap()  # staged transactions to open, by prepare
     unnoted: SortedMap[Lsn, PreparedIdentity] = SortedMap()
-    """Open or parked transactions that the ledger does not have yet, by prepare."""
-    ledger: SortedMap[PreparedIdentity, None] = SortedMap()  # those that are unresolved in the ledger
+    """Open or parked transactions that the ledger lacks, by prepare."""
+    ledger: SortedMap[PreparedIdentity, None] = SortedMap()  # unresolved transactions of the ledger
     reloaded: frozenset[PreparedIdentity] = frozenset()
     """Transactions of `ledger` whose tables are all reloaded in this run."""
     batch: Batch | None = None
@@ -165,31 +168,32 @@ class State(NamedTuple):
     closing: bool = False  # the batch is to be closed as soon as no commit is unanswered
     full: bool = False
     asked: FrontierAsked | None = None
-    """What the next frontier needs; None: none is asked for."""
+    """The answers for the next frontier; None: no frontier is asked for."""
     named: frozenset[PreparedIdentity] = frozenset()
-    """What the last frontier of this run says is in doubt."""
+    """The transactions in doubt of this run's last frontier."""
 
     def is_applied(self, start_lsn: Lsn) -> bool:
-        """Whether the outcome whose record starts there is already in Kafka.
+        """Whether Kafka already has the outcome whose record starts at this position.
 
-        Neighbouring records share a boundary: one that starts at the end of the last applied record
-        is new. Within a run PostgreSQL sends nothing twice, so the position at which this run
-        resumed decides.
+        Neighbouring records share a boundary: a record that starts at the end of the last applied
+        record is new. Within a run PostgreSQL sends nothing twice, so the position at which this
+        run resumed decides.
         """
         return start_lsn < self.resume_lsn
 
     def is_applied_upto(self, end_lsn: Lsn) -> bool:
-        """Whether the outcome whose record ends there is already in Kafka.
+        """Whether Kafka already has the outcome whose record ends at this position.
 
-        PostgreSQL sends only the end of these records: of a message outside transactions, and of a
-        ROLLBACK PREPARED.
+        PostgreSQL sends only the end of two kinds of records: of a message outside transactions,
+        and of a ROLLBACK PREPARED.
         """
         return end_lsn <= self.resume_lsn
 
     @property
     def caught_up(self) -> bool:
-        """Whether the stream has passed everything that earlier runs applied. A transaction that is
-        still in doubt then has no outcome in Kafka.
+        """Whether the stream has passed everything that earlier runs applied.
+
+        A transaction that is in doubt after that has no outcome in Kafka.
         """
         return self.read_lsn >= self.resume_lsn
 
@@ -205,11 +209,11 @@ class State(NamedTuple):
         return self.prepared.find(identity)
 
     def moved(self, changed: Prepared, phase: Phase, *, acknowledged: bool) -> State:
-        """Return the state with that transaction in another phase."""
+        """Return the state with this transaction in another phase."""
         return self._replace(prepared=self.prepared.changed(changed._replace(phase=phase, acknowledged=acknowledged)))
 
     def without(self, ended: Prepared) -> State:
-        """Return the state without that transaction. Its slot number stays in use until the worker
+        """Return the state without this transaction. Its slot number stays in use until the worker
         has answered.
         """
         return self._replace(
@@ -231,8 +235,9 @@ def initial(
 ) -> State:
     """Return the state in which a run begins.
 
-    It is made of the progress record, the slot's confirmed position, and the transactions that are
-    open or parked in the ledger. The rows of those in `reloaded` come by a reload.
+    The state comes from the progress record, the slot's confirmed position, and the transactions
+    that are open or parked in the ledger. A reload brings the rows of the transactions in
+    `reloaded`.
     """
     return State(
         policy=policy or Policy(),

@@ -13,8 +13,8 @@ from twofold.bridge.state import State
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
-    """Apply the event, then do everything that it made possible: open, write a frontier, close the
-    batch, report.
+    """Apply the event, then do everything that the event made possible: open, write a frontier,
+    close the batch, report.
     """
     out: list[Action] = []
     state = apply(state, event, out)
@@ -29,7 +29,7 @@ def step(state: State, event: Event) -> tuple[State, tuple[Action, ...]]:
 
 
 def apply(state: State, event: Event, out: list[Action]) -> State:  # noqa: C901, PLR0911, PLR0912  (one flat dispatch)
-    """Say which function decides at which event."""
+    """Apply the event: each event has one function that decides."""
     match event:
         case events.PlainRead(transactions, rows, end_lsn, unfinished, oldest_prepare):
             joined = batch.join(state, end_lsn, transactions=transactions, rows=rows, oldest_prepare=oldest_prepare)

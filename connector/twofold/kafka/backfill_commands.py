@@ -1,10 +1,11 @@
 """Brings a person's backfill commands to the running connector, as records in the progress topic.
 
 A table's last record counts. Commands do not go through PostgreSQL, because a read-only role
-suffices there. They do not use a socket, because this way a command reaches the present or the next
-instance. A record's offset is the command's number. The Kafka transaction that executes a command
-also writes its number, in the table's pin: after a kill in between, the command still counts, and
-so does one that came meanwhile.
+suffices there. They do not use a socket: a record reaches the present instance or the next one.
+
+A record's offset is the command's number. The Kafka transaction that executes a command also writes
+the number, in the table's pin. So a command still counts after a kill in between, and so does a
+later command.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TopicCommand(NamedTuple):
 
 
 def send_command(settings: KafkaSettings, names: Names, topics: list[str], command: str) -> None:
-    """Write the command for these topics; it is acknowledged when this returns."""
+    """Write the command for these topics. Kafka has acknowledged it when the call returns."""
     ask_brokers(settings)
     write_outside(settings, names, [(names.command_key(topic, command), command.encode()) for topic in topics])
 
@@ -44,7 +45,9 @@ def send_skip(settings: KafkaSettings, names: Names, skip: tuple[str, int, str],
 
 
 def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-    """Write to the progress topic in no transaction: what a person or an ending run has to say."""
+    """Write to the progress topic outside a transaction: a person's commands, or a run's last
+    refusal.
+    """
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -65,7 +68,7 @@ def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple
 
 
 class BackfillCommands:
-    """The commands that follow those which recovery has read. Used by one thread; never blocks."""
+    """The commands behind those that recovery has read. Used by one thread; never blocks."""
 
     def __init__(self, settings: KafkaSettings, names: Names, *, found: Iterable[TopicCommand], offset: int) -> None:
         self._names = names

@@ -44,9 +44,9 @@ _GUESS = re.compile(
 
 
 class RateLimitedLog(logging.Filter):
-    """A filter that passes a line of a kind, and the next of that kind only after a while.
+    """A log filter that passes a line of a kind, and the next line of that kind only after a while.
 
-    The next line says how many lines of its kind there were in between.
+    That line says how many lines of its kind there were in between.
     """
 
     def __init__(self) -> None:
@@ -123,18 +123,21 @@ class KafkaSettings:
     client: Mapping[str, Any]
     """librdkafka's properties under its own names; `bootstrap.servers` is among them."""
     transaction_timeout_ms: int = 60_000
-    """The broker aborts a dead process's transaction after this time. It is more than
-    `prepared.hold`, and less than the broker's transaction.max.timeout.ms."""
+    """The time after which the broker aborts a dead process's transaction. It is more than
+    `prepared.hold`, and less than the broker's transaction.max.timeout.ms.
+    """
     queue_kbytes_max: int = 65_536
-    """The rows that a producer may hold unsent; librdkafka's own bound is 1 GiB for each
-    producer."""
+    """The most kilobytes of rows that a producer may hold unsent; librdkafka's own bound is 1 GiB
+    for each producer.
+    """
     call_timeout_s: float = 60.0
-    """A longer call has an unknown outcome, and the run ends."""
+    """The longest time of a call. A longer call has an unknown outcome, and the run ends."""
     retry_factor: int = 1
-    """Multiplies `late_ends.RETRY_BACKOFF_MS`, the wait before a request is repeated, and how long
-    the end of a transaction may take. More than 1 for slow brokers."""
+    """The factor on `late_ends.RETRY_BACKOFF_MS`, the wait before a request is repeated, and on how
+    long the end of a transaction may take. More than 1 for slow brokers.
+    """
     secrets: KafkaSecrets = field(default_factory=KafkaSecrets)
-    """Opens every client."""
+    """The secrets with which every client is opened."""
 
     def __post_init__(self) -> None:
         if not self.client.get("bootstrap.servers"):
@@ -250,8 +253,9 @@ _AWAY = "check that the brokers in kafka.bootstrap run, accept the credentials a
 _WHICH = "twofold doctor names what is missing, with the command"
 """Kafka's answer does not say which right it is."""
 GRANT = "kafka-acls --bootstrap-server HOST:PORT --add --allow-principal User:NAME"
-"""Begins the command that grants a right. No client can ask whether it has the right: doctor
-repeats what the refused run said."""
+"""The beginning of the command that grants a right. No client can ask whether it has the right, so
+doctor repeats the right that the refused run named.
+"""
 
 _ENDED_ELSEWHERE = (
     "the broker has no open transaction of this producer: a late request or another client has ended it;"

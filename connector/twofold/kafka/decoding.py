@@ -1,7 +1,7 @@
 """Decodes the records of the bookkeeping: the one place where bytes that somebody wrote into Kafka
 become values of ours.
 
-Whatever the bytes are, what comes out is a value or `UnreadableRecord`, with topic, partition and
+Whatever the bytes are, the result is a value or `UnreadableRecord`, with topic, partition and
 offset.
 """
 
@@ -18,11 +18,11 @@ from twofold_avro.records import Record, RecordDecoder
 
 _R = TypeVar("_R", bound=Record)
 COMMANDS: Final = ("start", "pause", "resume", "cancel")
-"""What a person's command about a table's load may say."""
+"""The names of a person's commands about a table's load."""
 
 
 class RecordPlace(NamedTuple):
-    """Where a record lies."""
+    """The place of a record in Kafka."""
 
     topic: str
     partition: int
@@ -56,7 +56,7 @@ class Decoder:
 
 
 def read_text(value: bytes, place: RecordPlace) -> str:
-    """Read a record, or its key, that is a text."""
+    """Read a record, or a record's key, that is a text."""
     try:
         return value.decode()
     except UnicodeDecodeError as error:

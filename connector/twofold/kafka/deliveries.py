@@ -1,7 +1,7 @@
 """Collects what one Kafka transaction wrote, from its delivery reports.
 
-Promise: ranges are exact. They have the offsets of each partition's first and last record, from
-their delivery reports, and the count of records handed over. No offset is computed.
+Promise: ranges are exact. They have the offsets of each partition's first and last record, from the
+delivery reports, and the count of records handed over. No offset is computed.
 
 Pure: librdkafka calls `delivered`, on the thread that uses the producer.
 """
@@ -18,7 +18,9 @@ from twofold.kafka.record_sizes import largest_record, largest_value
 from twofold.kafka.row_batch import Record
 
 _LARGE = 1 << 14
-"""Brokers take larger records, if nobody has set a very low limit."""
+"""The size of a large value. Brokers take values up to this size, unless somebody has set a very
+low limit.
+"""
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 
 
@@ -37,7 +39,9 @@ class PartitionWrites:
     largest: int = 0
     """The size of the largest value."""
     largest_record: Record | None = field(default=None, compare=False, repr=False)
-    """Of large ones alone: to find it costs more than to find its size."""
+    """The record with the largest value, if that is large: to find the record costs more than to
+    find the size.
+    """
 
 
 class Deliveries:
@@ -68,7 +72,7 @@ class Deliveries:
     def largest(self) -> tuple[str, int, int, Record | None]:
         """Return topic, partition and size of the largest record, and the record if it is large.
 
-        They are those of the topic that refused a record, if its delivery report says which.
+        If a delivery report says which topic refused a record, the answer is about that topic.
         """
         written = [w for w in self._written.values() if self.failed_topic in {None, w.topic}]
         largest = max(written, key=lambda w: w.largest)
@@ -107,9 +111,10 @@ class Deliveries:
         return (topic, partition) in self._written
 
     def began_before(self, other: PartitionWrites) -> bool:
-        """Return whether our records in that partition begin before those, which are acknowledged.
+        """Return whether our records in that partition begin before the others, which are
+        acknowledged.
 
-        Ours that are still on their way were sent later.
+        Records of ours that are still on their way were sent later.
         """
         mine = self._written.get((other.topic, other.partition))
         return mine is not None and 0 <= mine.first < other.first

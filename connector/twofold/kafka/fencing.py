@@ -1,14 +1,14 @@
 """Recovery's steps 2 and 3: fence, take over, read. Nothing else writes before they are complete.
 
 `init_transactions` runs for every id that the connector may have used, the first main id first.
-Every older holder's calls then fail, and its open transactions are aborted. What Kafka has
-forgotten to end is aborted (`lost_ends`): in the bookkeeping before the first commit, in the topics
-of rows at the end. A takeover record follows, committed through the first main id: of two instances
-that fence at once, the loser learns it here. Only then is the progress read. Before the fence, that
-could be the progress before a predecessor's last commit.
+Every older holder's calls then fail, and its open transactions are aborted. Parts that Kafka has
+forgotten to end are aborted (`lost_ends`): in the bookkeeping before the first commit, in the
+topics of rows at the end. A takeover record follows, committed through the first main id: of two
+instances that fence at once, the loser learns there that it lost. Only then is the progress read.
+Before the fence, that could be the progress before a predecessor's last commit.
 
-The takeover's own end may be in doubt, as any other. It is then committed, and its id is
-initialised once more. The progress that is read afterwards shows whether a rival took over in
+The takeover's own end may be uncertain, as any other end. The takeover is then committed, and its
+id is initialised once more. The progress that is read afterwards shows whether a rival took over in
 between. If the progress names a larger pool than ours, the ids beyond are fenced too, and takeover
 and reading are repeated.
 """
@@ -54,10 +54,11 @@ def fence(
     watch: Watch,
     confirmed: Lsn | None = None,
 ) -> Fencing:
-    """Fence all predecessors and read what they left.
+    """Fence all predecessors and read their state. The bookkeeping topics must exist. After an
+    error nothing stays open.
 
-    The bookkeeping topics must exist. After an error nothing stays open. PostgreSQL was told that
-    Kafka has everything up to `confirmed`; None: that is not known.
+    `confirmed`: PostgreSQL was told that Kafka has everything up to this position; None: that is
+    not known.
     """
     producers: list[TransactionalProducer] = []
     ids_in_use = pool

@@ -5,11 +5,11 @@ last record that was acknowledged, and one marker further for each end of a Kafk
 had written there. With that a commit record can travel with its rows.
 
 A forecast is never trusted. The publisher compares it with the delivery reports before it ends the
-transaction, and tells `missed` if they differ: another writer, an abort that Kafka did by itself, a
-topic that was recreated, or a marker that was not written yet. Then nothing is foretold for a
-while, longer after each further miss.
+transaction, and calls `missed` if they differ. Causes are another writer, an abort that Kafka did
+by itself, a topic that was recreated, or a marker that was not written yet. Then nothing is
+foretold for a while, longer after each further miss.
 
-Pure; it knows nothing when a run begins.
+Pure; a forecast knows nothing when a run begins.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class Forecast:
         self._paused = 0
 
     def foretell(self, counts: Iterable[tuple[str, int, int]]) -> tuple[Range, ...] | None:
-        """Return the ranges of so many records per topic and partition; None if one of them is not
-        known.
+        """Return the ranges that this many records per topic and partition will have.
+
+        None after a miss, and if the end of a partition is not known.
         """
         if self._paused:
             self._paused -= 1
@@ -54,7 +55,7 @@ class Forecast:
     def wrote(self, ranges: Iterable[Range]) -> None:
         """Learn from records that Kafka has acknowledged; their transaction is still open.
 
-        A marker that was counted and lies not yet before them comes behind them.
+        A marker that was counted and does not lie before these records comes behind them.
         """
         for written in ranges:
             place = written.topic, written.partition
@@ -69,26 +70,26 @@ class Forecast:
                 self._ended[topic, partition] = self._ends
 
     def ended_last(self, ranges: Iterable[Range]) -> Range:
-        """Return that of the ranges in whose partition a transaction ended last."""
+        """Return the range in whose partition a transaction ended last."""
         return max(ranges, key=lambda r: self._ended.get((r.topic, r.partition), 0))
 
     def end_behind(self, other: Range, topic: str) -> int | None:
-        """Return where the topic ends, which has one partition.
+        """Return where a topic with one partition ends.
 
-        None if the last transaction that ended in the topic ended before the last one in `other`'s
-        partition: the topic's end is then unknown.
+        None: the topic's end is unknown, because the last transaction that ended in the topic ended
+        before the last one in `other`'s partition.
         """
         ended = self._ended.get((topic, 0), 0)
         if not ended or ended < self._ended.get((other.topic, other.partition), 0):
             return None
         return self._next[topic, 0]
 
-    def held(self) -> None:
+    def was_right(self) -> None:
         """Note that a forecast was right: after the next miss the pause is short again."""
         self._pause = max(PAUSE_FIRST, self._pause - 1)
 
     def missed(self) -> None:
-        """Forget everything: where the partitions end is not what it was taken for."""
+        """Forget everything: the partitions end elsewhere than assumed."""
         self._next.clear()
         self._ended.clear()
         self._paused, self._pause = self._pause, min(self._pause * 4, PAUSE_MAX)
@@ -96,11 +97,13 @@ class Forecast:
 
 RECORDS_MAX = 1_000
 BYTES_MAX = 1 << 20
-"""The rows of a larger batch are not kept. To wait for their offsets costs it little."""
+"""The most bytes of a batch whose rows are kept. For a larger batch it costs little to wait for the
+offsets.
+"""
 
 
 class KeptBatch:
-    """The rows of one batch after the other."""
+    """Keeps the rows of one batch after the other."""
 
     def __init__(self) -> None:
         self._batches: list[RowBatch] = []
@@ -112,7 +115,7 @@ class KeptBatch:
         return self._records <= RECORDS_MAX and self._bytes <= BYTES_MAX
 
     def keep(self, batch: RowBatch) -> None:
-        """Add rows, which nobody changes any more."""
+        """Add rows. Nobody may change them any more."""
         self._records += batch.records
         self._bytes += batch.bytes
         if self.is_whole:

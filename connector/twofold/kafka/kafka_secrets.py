@@ -1,8 +1,8 @@
 """Kafka's secrets, which may change: a password from a file or a command, a token from a callable.
 
-librdkafka does not ask for a password with each connection. It is therefore asked for when a client
+librdkafka does not ask for a password with each connection. So the password is read when a client
 is made, and again when a broker denies the client: librdkafka connects again by itself, with the
-new password. librdkafka asks for a token by itself, before the former one expires.
+new password. librdkafka asks for a token by itself, before the former token expires.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ _Client = TypeVar("_Client", Producer, Consumer, AdminClient)
 
 DENIED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})  # noqa: SLF001
 _MILLISECONDS_FROM = 10**11
-"""A larger time of expiry is in milliseconds: as seconds it would lie beyond the year 5000."""
+"""The greatest time of expiry in seconds. A larger number is in milliseconds: as seconds it would
+lie beyond the year 5000.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecrets:
-    """How a client gets its secret."""
+    """Gives a client its secret."""
 
     password: SecretSource | None = None
     token_provider: Callable[[str], tuple[Any, ...]] | None = None
@@ -52,7 +54,7 @@ class KafkaSecrets:
         return made
 
     def _token(self, config: str) -> tuple[Any, ...]:
-        """Return what the callable gives, with its expiry in seconds."""
+        """Return the callable's token, with its expiry in seconds."""
         assert self.token_provider is not None
         try:
             token, expires, *rest = self.token_provider(config)
@@ -67,7 +69,7 @@ class KafkaSecrets:
 
 
 class _Renewal:
-    """The error callback of one client: a denied password is asked for again.
+    """The error callback of one client: after a denied password it reads the secret again.
 
     It refers to its client weakly: a client in a reference cycle lives until Python collects
     garbage.

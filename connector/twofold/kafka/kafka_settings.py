@@ -57,8 +57,8 @@ def topic_policy(config: Config) -> TopicPolicy:
 def bookkeeping(config: Config, *, pinned: bool) -> list[RequiredTopic]:
     """Return the topics without rows.
 
-    They are pinned: `init` made them, and a missing one means lost content. Frontiers are not: the
-    next one says all.
+    They are pinned: `init` made them, and a missing one means lost content. Frontiers are not
+    pinned: the next frontier says everything.
     """
     names = names_of(config)
     frontiers = [RequiredTopic(names.frontiers, "frontiers")] if config.group.name else []

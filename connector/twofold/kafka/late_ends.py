@@ -32,16 +32,19 @@ from typing import Final
 from twofold.errors import QuickAgain, UncertainEnd
 
 RETRY_BACKOFF_MS: Final = 1000
-"""librdkafka repeats no request before 0.8 of this has passed: it draws the pause from 80 to 120
-per cent."""
+"""The setting `retry.backoff.ms`. librdkafka repeats no request before 0.8 of this time has passed:
+it draws the pause from 80 to 120 per cent.
+"""
 SENT_ONCE_S = 0.75 * RETRY_BACKOFF_MS / 1000
 """A transaction's end that was answered within this time was sent once."""
 RETRY_FACTOR_MAX: Final = 16
-"""Ends of up to 12 s are then no reason to recover, and a lost request is repeated after 16 s."""
+"""The greatest factor. Ends of up to 12 s are then no reason to recover, and a lost request is
+repeated after 16 s.
+"""
 SLOW_AGAIN_S: Final = 300.0
 """Two uncertain ends within this time mean slow brokers, and no lost connection."""
 QUICK_S = 600.0
-"""So long every end must have been quick before a run that waits for slow ones ends."""
+"""The time for which every end must have been quick before a run that waits for slow ends stops."""
 
 
 def retry_options(retry_factor: int) -> dict[str, int]:
@@ -55,7 +58,7 @@ class EndRule:
     def __init__(self, retry_factor: int) -> None:
         self._retry_factor = retry_factor
         self.slow_at = time.monotonic()
-        """When an end took longer than it may where nobody has raised the bound."""
+        """When an end last took longer than the usual bound, by the monotonic clock."""
 
     @property
     def is_patient(self) -> bool:
@@ -63,8 +66,8 @@ class EndRule:
         return self._retry_factor > 1
 
     def judge(self, doing: str, took_s: float, *, retried: bool) -> UncertainEnd | None:
-        """Return an error unless the request of this end was surely sent once. Nothing more may
-        happen under this epoch then.
+        """Return an error unless the request of this end was surely sent once. After such an error
+        nothing more may happen under this epoch.
         """
         bound_s = SENT_ONCE_S * self._retry_factor
         if took_s > SENT_ONCE_S:
@@ -78,7 +81,7 @@ class EndRule:
 
 
 def leave_patience(rules: Iterable[EndRule]) -> None:
-    """End a run that waits longer than slow brokers need, where they are slow no more."""
+    """End a run that waits longer than necessary, when slow brokers are quick again."""
     everyone = list(rules)
     quick_s = time.monotonic() - max(rule.slow_at for rule in everyone)
     if any(rule.is_patient for rule in everyone) and quick_s > QUICK_S:

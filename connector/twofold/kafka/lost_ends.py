@@ -1,16 +1,16 @@
 """Finds ends of our Kafka transactions that some partitions never got, and aborts these parts where
-nothing is lost by it. A step of fencing.
+that loses nothing. A step of fencing.
 
 Kafka writes the end of a transaction into each of its partitions, as a marker. Brokers of Kafka
 4.3.0 to 4.4.0 leave out a partition without a leader, and take the transaction for complete
 (docs/inside/kafka.md). No `read_committed` reader gets beyond such a partition's last stable
-offset. Worse, the next marker of the same transactional id ends the forgotten part too, the other
-way round perhaps: aborted rows become visible, committed rows are lost. So no id may commit before
+offset. Worse, the next marker of the same transactional id ends the forgotten part too, perhaps the
+other way round: aborted rows become visible, committed rows are lost. So no id may commit before
 this step has passed.
 
-After the ids are initialised, none of our transactions is open. Whatever stays open is forgotten.
-It is aborted through our ids, if `judge` finds no sign that it was committed. Otherwise this is a
-refusal: no client can commit it.
+After the ids are initialised, none of our transactions is open. A part that stays open is
+forgotten. It is aborted through our ids, if `judge` finds no sign that it was committed. Otherwise
+this is a refusal: no client can commit the part.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MARK: Final = b"aborted by twofold"
 """Key of the records that carry our aborts to the partitions; nobody reads them."""
 
 Hung = dict[PartitionId, Bounds]
-"""The partitions with a forgotten part, which begins at `stable`."""
+"""The partitions with a forgotten part, each of which begins at `stable`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +57,32 @@ class Forgotten:
     """The commit records in the forgotten part of their topic."""
     hidden_progress: tuple[Progress, ...]
     confirmed: Lsn | None
-    """PostgreSQL was told that Kafka has everything up to here; None: perhaps of everything."""
+    """The position up to which PostgreSQL was told that Kafka has everything; None: perhaps
+    everything.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision which kinds of producers may abort forgotten parts, or a refusal."""
+    """The decision: which kinds of producers may abort forgotten parts, or a refusal."""
 
     through_main: bool = True
-    """Whether the producers with main ids may abort. They wrote the rows of every commit record
-    except those of prepared transactions."""
+    """Whether the producers with main ids may abort. These producers wrote the rows of every commit
+    record except those of prepared transactions.
+    """
     through_pool: bool = True
     refusal: str | None = None
-    """A sign that what begins a forgotten part was committed, or is not known to be aborted."""
+    """The refusal, if a sign says that the first transaction of a forgotten part was committed, or
+    nothing says that it was aborted.
+    """
 
 
 def judge(forgotten: Forgotten, visible: Iterable[Commit]) -> Verdict:
     """Judge the forgotten parts. `visible`: all commit records that readers get. Pure.
 
-    A forgotten part begins with rows of a forgotten transaction. Behind these there may be others,
-    whose ends may be there. So an id that may have committed rows there writes no abort.
+    A forgotten part begins with rows of a forgotten transaction. Behind these rows there may be
+    rows of other transactions, which have their ends. So an id that may have committed rows there
+    writes no abort.
     """
     verdict, last = Verdict(), None
     for last in visible:
@@ -101,8 +107,8 @@ def judge(forgotten: Forgotten, visible: Iterable[Commit]) -> Verdict:
 def _why_hidden_committed(forgotten: Forgotten) -> str | None:
     """Judge commit records that no reader gets.
 
-    One was never ended by a commit, or by one that reached no partition. PostgreSQL sends its rows
-    again, unless it was told that Kafka has them.
+    Either no commit ended such a record's transaction, or a commit that reached no partition did.
+    PostgreSQL sends the rows again, unless PostgreSQL was told that Kafka has them.
     """
     hidden = forgotten.hidden_commits
     if len(hidden) > 1:
@@ -133,18 +139,20 @@ class LostEnds:
         self._timeout_s = timeout_s
 
     def abort_forgotten_in_bookkeeping(self, producers: Sequence[TransactionalProducer]) -> None:
-        """Return when nothing is open there. `producers` are initialised."""
+        """Return when nothing is open in the bookkeeping. `producers` are initialised."""
         self._abort_forgotten([place for place in self._places if place.topic in self._names.bookkeeping], producers)
 
     def abort_forgotten_rows(self, producers: Sequence[TransactionalProducer]) -> None:
-        """Return when nothing is open in the other topics: `producers` are all ids that wrote."""
+        """Return when nothing is open in the topics with rows. `producers`: all ids that wrote."""
         self._abort_forgotten(
             [place for place in self._places if place.topic not in self._names.bookkeeping], producers
         )
 
     @cached_property
     def _places(self) -> list[PartitionId]:
-        """The connector's own; nobody makes one meanwhile."""
+        """Return the partitions of the connector's own topics. Nobody creates such a topic
+        meanwhile.
+        """
         places = self._reader.partitions_under(f"{self._names.prefix}.")
         others = tuple(f"{prefix}." for prefix in other_prefixes({place.topic for place in places}, self._names))
         return [place for place in places if not place.topic.startswith(others)]
@@ -169,7 +177,9 @@ class LostEnds:
             before = hung
 
     def _await_stable(self, places: list[PartitionId]) -> Hung:
-        """Wait until everything that is there has ended; return what has not within the timeout."""
+        """Wait until everything that was written has ended; return the partitions where something
+        has not ended within the timeout.
+        """
         hung = _open(self._reader.bounds(places))
         deadline = time.monotonic() + self._timeout_s
         while hung and time.monotonic() < deadline:

@@ -30,11 +30,13 @@ from twofold.kafka.client import (
 
 PAUSE_S = 0.05
 ANSWER_S = 10.0
-"""Unless a caller has less time: a client's first connection may have TLS and SASL before it."""
+"""The time for an answer, unless a caller has less: a client's first connection may have TLS and
+SASL before it.
+"""
 _NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}  # noqa: SLF001
 _ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _SURROUNDINGS = re.compile(r"^\S+(/bootstrap|/\d+): | \(after \d+ms in state \w+.*?\)")
-"""What librdkafka says around a cause."""
+"""The words that librdkafka puts around a cause."""
 _CERTIFICATES = {
     10: "has expired; remedy: renew it, or set this machine's clock",
     62: "is for another host; remedy: name the broker in kafka.bootstrap, and in its advertised.listeners, as its certificate does",
@@ -44,7 +46,7 @@ _CERTIFICATES = {
         "is signed by an authority that is not trusted here; remedy: set ssl.ca.location in kafka.options to the file of the brokers' authority",
     ),
 }
-"""What OpenSSL's codes say of a broker's certificate."""
+"""The meanings of OpenSSL's codes about a broker's certificate."""
 _ABSENT = {TOPIC_EXCEPTION, KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.POLICY_VIOLATION}
 """Errors that show the topic's absence: the controller checks for an existing topic first."""
 
@@ -101,7 +103,7 @@ def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[Ad
 def _wrong_certificate(client: Mapping[str, Any]) -> str | None:
     """Return what is wrong with the first broker's certificate.
 
-    librdkafka has one message for all of it, so the handshake is tried with Python's TLS.
+    librdkafka has one message for all such causes, so the handshake is tried with Python's TLS.
     """
     address = str(client["bootstrap.servers"]).split(",")[0].strip().rpartition("://")[2]
     host, _, port = address.rpartition(":")
@@ -121,7 +123,7 @@ def _wrong_certificate(client: Mapping[str, Any]) -> str | None:
 def existing_topics(admin: AdminClient, names: Iterable[str], timeout_s: float) -> set[str]:
     """Return the topics that exist according to the controller, whatever the metadata shows.
 
-    Creates nothing, but needs the right to.
+    The call creates nothing, but needs the right to create.
     """
     asked = [NewTopic(name, 1) for name in names]
     if not asked:

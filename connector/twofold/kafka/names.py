@@ -105,15 +105,15 @@ def commit_key(commit: Commit) -> bytes:
 
 
 def read_commit_key(key: bytes | None) -> CommitKey | None:
-    """Return what a commit record's key says; None for another key."""
+    """Return the content of a commit record's key; None for another key."""
     found = _COMMIT_KEY.fullmatch(key or b"")
     return CommitKey(int(found[1]), found[2] is not None) if found else None
 
 
 def record_of(command: str) -> str:
-    """Return which of a topic's two records has a command.
+    """Return the record of a topic, of its two, that has this command.
 
-    With one record for all of them a later pause would hide a start that nobody has executed.
+    With one record for all commands a later pause would hide a start that nobody has executed.
     """
     return "load" if command in {"start", "cancel"} else "pause"
 

@@ -60,7 +60,7 @@ class OpenCheck:
             )
 
     def stable_offset(self, topic: str, partition: int) -> int:
-        """Return the partition's last stable offset: behind it is no transaction that has ended."""
+        """Return the partition's last stable offset: every transaction below it has ended."""
         doing = f"reading the last stable offset of {topic} [{partition}]"
         with self._watch.call(doing, self._timeout_s + 5), sorted_errors(doing):
             return self._last_stable_offset(TopicPartition(topic, partition))

@@ -49,15 +49,18 @@ _SLICE_S: Final = 5.0
 _FLUSH_CHECK_S: Final = 0.2
 """How often an unfinished flush checks whether it still can finish."""
 _PAUSE_S: Final = 0.02
-"""The pause before a retriable call is repeated: some of them fail at once while a broker is
-away."""
+"""The pause before a retriable call is repeated, because some calls fail at once while a broker is
+away.
+"""
 _PRODUCE_S_MAX: Final = 3600.0
-"""A large transaction takes as long as Kafka takes; `call_timeout_s` bounds each step that makes
-no progress."""
+"""The longest time of handing over rows: a large transaction takes as long as Kafka takes.
+`call_timeout_s` bounds each step that makes no progress.
+"""
 _METADATA_S: Final = 1.0
 _ASKED_EACH: Final = 8
-"""So many new topics of a batch are asked for one by one. The leaders of more come by one question
-for all, behind their rows: a transaction over 1,000 tables would wait 1,000 times."""
+"""The number of new topics of a batch whose leaders are asked for one by one. One question, behind
+the rows, asks for the leaders of more: a transaction over 1,000 tables would wait 1,000 times.
+"""
 _CHUNK: Final = 10_000
 """The number of records per call of librdkafka. Between two chunks delivery reports are served,
 so that its queue drains while a large transaction is written."""
@@ -133,7 +136,7 @@ class TransactionalProducer:
         """Hand the records over, in order.
 
         With `every` each delivery is reported, so that `flush` can establish without a commit that
-        all are acknowledged. The records are unchanged when this returns.
+        all are acknowledged. The records are unchanged when the call returns.
         """
         assert self.in_transaction, self.transactional_id
         if not records:
@@ -172,11 +175,11 @@ class TransactionalProducer:
         return self.all_acknowledged
 
     def ranges(self) -> tuple[PartitionWrites, ...]:
-        """Return what this transaction has written so far; after a flush."""
+        """Return the ranges that this transaction has written so far; after a flush."""
         return self._deliveries.ranges()
 
     def counts(self) -> tuple[tuple[str, int, int], ...]:
-        """Return what this transaction was given so far: topic, partition, number of records."""
+        """Return the records that this transaction was given so far: topic, partition, number."""
         return self._deliveries.counts()
 
     def wrote_to(self, topic: str, partition: int) -> bool:
@@ -184,7 +187,7 @@ class TransactionalProducer:
         return self._deliveries.wrote_to(topic, partition)
 
     def wrote_before(self, other: PartitionWrites) -> bool:
-        """Return whether our rows in that partition begin before those; after a flush."""
+        """Return whether our rows in that partition begin before the other's; after a flush."""
         return self._deliveries.began_before(other)
 
     @property
@@ -251,7 +254,8 @@ class TransactionalProducer:
 
     def _ask_for_leaders(self, topic: str | None) -> None:
         """Ask for a topic's leaders before its first row, so that librdkafka knows them in time;
-        None: for those of all topics, of which it keeps the topics that it has rows for.
+        None: ask for the leaders of all topics, of which librdkafka keeps those that it has rows
+        for.
 
         librdkafka asks by itself too. But where two topics come within microseconds of each other,
         it can overlook the second one until `retry.backoff.ms` is over: for a second nothing is
@@ -311,7 +315,7 @@ class TransactionalProducer:
             self._check_delivered()
 
     def _check_refused(self, topic: str, partition: int, chunk: list[Record], deadline: float) -> None:
-        """Return only if a full queue, which still drains, is the only reason."""
+        """Return only if the one reason is a full queue that still drains; otherwise raise."""
         for record in chunk:
             error: KafkaError | None = record.pop("_error", None)
             if error is not None and error.code() != QUEUE_FULL:
@@ -353,7 +357,7 @@ class TransactionalProducer:
     def _check_state(self) -> None:
         """Raise the error that made the transaction fail.
 
-        A failed transaction never drains, and only another call shows its state: this call is
+        A failed transaction never drains, and only another call shows the failure: a call that is
         refused in any case.
         """
         try:
@@ -364,7 +368,7 @@ class TransactionalProducer:
                 raise self._sorted(error, f"{self.transactional_id}: delivering rows") from error
 
     def _sorted(self, error: object, doing: str) -> TwofoldError:
-        """Return our error; a topic refuses the largest of its records, if any."""
+        """Return our error; if a topic refuses a record, the error is about its largest record."""
         kafka_error = kafka_error_of(error)
         if kafka_error is None or kafka_error.code() not in TOO_LARGE:
             return sort_error(error, doing)
@@ -397,7 +401,7 @@ class TransactionalProducer:
     def _resume_or_raise(self, error: object, doing: str, left_s: float) -> None:
         """Return if the call may be resumed; otherwise raise.
 
-        It destroys the producer unless the error only requires an abort of the transaction.
+        The producer is destroyed unless the error only requires an abort of the transaction.
         """
         kafka_error = kafka_error_of(error)
         if kafka_error is None and not isinstance(error, SystemError):

@@ -1,8 +1,8 @@
 """Reads what recovery needs: progress and pins, the in-doubt ledger, and the last commit record.
 
-It reads to the high watermark at the beginning of the read, read_committed. After the fence none of
-our transactions is open below that, so the last stable offset reaches it within moments. If it does
-not, another program's transaction is open there, and the error says so.
+Each topic is read to the high watermark at the beginning of the read, read_committed. After the
+fence none of our transactions is open below the watermark, so the last stable offset reaches it
+within moments. If it does not, another program's transaction is open there, and the error says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from twofold_avro.records import Commit, Pin, Prepared, Progress
 
 
 class _Kept(NamedTuple):
-    """The last value of a key, where it lies, and the time of its record."""
+    """The last value of a key, its place, and the time of its record."""
 
     value: bytes
     place: RecordPlace
@@ -31,15 +31,16 @@ class _Kept(NamedTuple):
 
     @property
     def placed(self) -> tuple[bytes, RecordPlace]:
-        """What a decoder takes."""
+        """The value with its place, as a decoder takes them."""
         return self.value, self.place
 
 
 _Latest = dict[bytes, _Kept]
 
 _TAIL = 64
-"""The last commit record is first searched this far before the end; each further search goes
-four times as far."""
+"""The number of offsets before the end in which the last commit record is first searched; each
+further search goes four times as far.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,11 @@ class RecoveredState:
     """The state that a predecessor left."""
 
     progress: Progress | None
-    """None: nothing was ever committed under this name."""
+    """The progress record; None: nothing was ever committed under this name."""
     takeover: str | None
     """The token of the last takeover."""
     refusal: str | None = None
-    """Why the last run ended by itself, until one has committed since."""
+    """The reason why the last run ended by itself, until a later run has committed."""
     pins: dict[str, Pin] = field(default_factory=dict)
     """The pins by topic."""
     unresolved: dict[str, Prepared] = field(default_factory=dict)
@@ -61,13 +62,13 @@ class RecoveredState:
     commands: tuple[TopicCommand, ...] = ()
     """People's commands about loads that nobody has executed, in their order."""
     skips: tuple[tuple[str, int, str], ...] = ()
-    """People's commands to skip a row (topic, position, name) that no commit has carried out."""
+    """People's commands to skip a row (topic, position, name) that no commit has executed."""
     progress_at_ms: int = 0
     """The time of the progress record, by the clock that gives rows their time."""
     progress_end: int = 0
     """The end of the read part of the progress topic."""
     last_commit: Commit | None = None
-    """None: there is none, or retention has deleted it."""
+    """The last commit record; None: there is none, or retention has deleted it."""
 
     @property
     def to_reload(self) -> frozenset[str]:
@@ -144,8 +145,8 @@ class ProgressReader:
     def _read(self, stretches: Mapping[str, tuple[int, int]]) -> dict[str, _Latest]:
         """Return each topic's last committed value of each key, in the order of the last writes.
 
-        That is what compaction would leave, and only that is held in memory. A record without a key
-        has the key b"".
+        Compaction would leave these values, and only they are kept in memory. A record without a
+        key has the key b"".
         """
         latest_of: dict[str, _Latest] = {topic: {} for topic in stretches}
         for message in self._reader.read({PartitionId(topic, 0): found for topic, found in stretches.items()}):

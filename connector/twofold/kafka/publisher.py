@@ -45,10 +45,13 @@ from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, Rang
 _log = logging.getLogger(__name__)
 
 _PATIENCE_S: Final = 0.2
-"""After that sent rows are waited for: only a flush notices that the transaction has failed."""
+"""The wait for sent rows before a flush asks: only a flush notices that the transaction
+has failed.
+"""
 _CLOSE_S = 5.0
-"""A silent broker is not waited for: the next instance, or the broker's own timeout, aborts open
-transactions."""
+"""The longest time for closing. The next instance, or the broker's own timeout, aborts transactions
+that stay open.
+"""
 
 
 def _ranges(rows: Iterable[PartitionWrites]) -> tuple[Range, ...]:
@@ -102,9 +105,9 @@ class Publisher:
     ) -> Commit | None:
         """Commit the batch, and return the commit record as it was written.
 
-        `commit`'s rows and ranges are filled in here. None means a transaction that only reports
-        progress, without rows. `ledger` is by downstream id, and None removes an entry; `pins` are
-        by topic.
+        The publisher fills in `commit`'s rows and ranges. None means a transaction that only
+        reports progress, without rows. `ledger` is by downstream id, and None removes an entry;
+        `pins` are by topic.
         """
         self._begin_main()
         records = TransactionRecords(commit, progress, ledger or {}, pins or {}, self._overcomes, frontier)
@@ -121,7 +124,8 @@ class Publisher:
     def open(self, slot: int, batches: Iterable[RowBatch]) -> None:
         """Send a prepared transaction's rows in a Kafka transaction of their own.
 
-        They are on their way when this returns; `has_opened` tells when they are acknowledged.
+        The rows are on their way when the call returns; `has_opened` tells when they are
+        acknowledged.
         """
         self._assert_main_committed()
         failpoints.hit("before_open")
@@ -213,7 +217,7 @@ class Publisher:
         """Return the ranges that the batch's rows will have; None if that is not known.
 
         Kafka answers an end before it has written all markers. So one partition is asked whether
-        the last one is there, while the rows are on their way.
+        its last marker is there, while the rows are on their way.
         """
         counts = self._main.counts()
         foretold = self._forecast.foretell(counts) if self._kept.is_whole and counts else None
@@ -229,7 +233,7 @@ class Publisher:
         return foretold if end is not None and self._check.stable_offset(*asked) == end else None
 
     def _commit_foretold(self, foretold: tuple[Range, ...], records: TransactionRecords) -> bool:
-        """Commit the batch, with its commit record on the way while its rows are.
+        """Commit the batch; its commit record travels with its rows.
 
         Return False if the forecast was wrong: the rows are then in a new transaction, because
         nobody may ever read that commit record.
@@ -242,7 +246,7 @@ class Publisher:
             rows = [w for w in main.ranges() if w.topic not in self._names.bookkeeping]
             if _ranges(rows) == foretold:
                 self._end(main, rows)
-                self._forecast.held()
+                self._forecast.was_right()
                 return True
             self._forecast.missed()
             failpoints.hit("before_abort")
@@ -266,7 +270,7 @@ class Publisher:
         return ranges
 
     def _describe(self, producer: TransactionalProducer, records: TransactionRecords) -> None:
-        """Write the commit record, and what else the transaction says about its rows."""
+        """Write the commit record and the transaction's other records about its rows."""
         failpoints.hit("before_commit_record")
         commit = records.commit
         if commit is not None:
@@ -277,7 +281,7 @@ class Publisher:
             self._write(producer, topic, others)
 
     def _end(self, producer: TransactionalProducer, rows: Sequence[PartitionWrites]) -> None:
-        """Commit the transaction, if it is still open; all of it is acknowledged."""
+        """Commit the transaction, if it is still open; all its records are acknowledged."""
         failpoints.hit("before_commit")
         if oldest := self._not_hidden(producer, rows):
             self._check.assert_open(producer.transactional_id, oldest)
@@ -291,7 +295,7 @@ class Publisher:
     def _not_hidden(self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]) -> PartitionWrites | None:
         """Return writes in a partition where no older transaction of ours is open.
 
-        None: an older one everywhere hides whether this transaction is open.
+        None: older ones in all partitions hide whether this transaction is open.
         """
         others = [other for other in self._pool if other is not producer and other.in_transaction]
         for written in rows:
@@ -337,7 +341,7 @@ def close_quietly(producers: Iterable[TransactionalProducer]) -> None:
 
 
 class TransactionRecords(NamedTuple):
-    """What a Kafka transaction says about its rows.
+    """A Kafka transaction's records about its rows.
 
     `ledger` is by downstream id, and None removes an entry; `pins` are by topic.
     """
@@ -347,20 +351,20 @@ class TransactionRecords(NamedTuple):
     ledger: Mapping[str, Prepared | None]
     pins: Mapping[str, Pin]
     overcomes: tuple[bytes, ...] = ()
-    """The keys of the progress topic that count no more."""
+    """The keys of the progress topic that the transaction removes."""
     frontier: Frontier | None = None
 
     def with_ranges(self, ranges: tuple[Range, ...]) -> TransactionRecords:
-        """Return it with these ranges, and their rows, in the commit record."""
+        """Return the records with these ranges, and the number of their rows, in the
+        commit record.
+        """
         if self.commit is None:
             assert not ranges, "rows without a commit record"
             return self
         return self._replace(commit=replace(self.commit, ranges=ranges, rows=sum(r.count for r in ranges)))
 
     def behind_the_commit_record(self, names: Names, ids: SchemaIds) -> Iterator[tuple[str, list[Record]]]:
-        """Yield topic and records, in the order in which they are written; each topic has one
-        partition.
-        """
+        """Yield topic and records, in the order of writing; each topic has one partition."""
         ledger: list[Record] = [
             {"key": key.encode(), "value": None if entry is None else entry.to_bytes(ids.prepared)}
             for key, entry in self.ledger.items()
@@ -389,15 +393,15 @@ class SentRows:
         self._since: dict[TransactionalProducer, float] = {}
 
     def add(self, producer: TransactionalProducer) -> None:
-        """Note that all rows of its transaction are handed over."""
+        """Note that all rows of the producer's transaction are handed over."""
         self._since[producer] = time.monotonic()
 
     def are_of(self, producer: TransactionalProducer) -> bool:
-        """Return whether its rows are on their way."""
+        """Return whether the producer's rows are on their way."""
         return producer in self._since
 
     def is_due(self, producer: TransactionalProducer) -> bool:
-        """Return whether `wait_for` would not wait, or must look why they do not come."""
+        """Return whether `wait_for` would return at once, or must look why no report comes."""
         return producer.is_acknowledged() or time.monotonic() - self._since[producer] > _PATIENCE_S
 
     def beside(self, batch: RowBatch) -> list[TransactionalProducer]:
@@ -406,7 +410,7 @@ class SentRows:
         return [producer for producer in self._since if any(producer.wrote_to(*place) for place in places)]
 
     def wait_for(self, producer: TransactionalProducer) -> None:
-        """Return when the in-sync replicas have acknowledged its rows."""
+        """Return when the in-sync replicas have acknowledged the producer's rows."""
         del self._since[producer]
         producer.flush()
         if not producer.all_acknowledged:

@@ -1,7 +1,8 @@
-"""How large a record may be: the limits on its way, and the refusal of one that meets them.
+"""How large a record may be: the limits on its way, and the refusal of a record that meets them.
+Pure.
 
-Pure. The topics of the bookkeeping are made for records up to `RECORD_BYTES`, and every producer
-takes that much: a commit record names each partition that its transaction wrote to, and a source
+The topics of the bookkeeping are made for records up to `RECORD_BYTES`, and every producer takes
+that much: a commit record names each partition that its transaction wrote to, and a source
 transaction is never split.
 """
 
@@ -14,22 +15,22 @@ from twofold.errors import Refused
 from twofold.kafka.row_batch import Record
 
 RECORD_BYTES = 8 << 20
-"""As much as services allow for a topic."""
+"""The size that services allow for the records of a topic."""
 CLIENT_BYTES_MAX = 1_000_000_000
 """librdkafka's own bound of message.max.bytes."""
 REQUEST_BYTES = 100 << 20
 """The brokers' socket.request.max.bytes, if nobody has set it."""
-_MEMORY, _MEMORY_SAID = 8, 512 << 20
-"""How many times its size such a row takes of the connector's memory (PostgreSQL's client, the row,
-the record, and what the producer sends and compresses), and from where on it is said: a small
-container would be killed again and again.
+_MEMORY, _MEMORY_NAMED = 8, 512 << 20
+"""The factor between a row's size and the connector's memory that the row takes (PostgreSQL's
+client, the row, the record, and what the producer sends and compresses), and the size from which on
+the refusal says so: a small container would be killed again and again.
 """
 _MIB = 1 << 20
 _value = itemgetter("value")
 
 
 def largest_value(records: Sequence[Record]) -> int:
-    """Return the size of the largest value. Every row passes here: the loop is C's."""
+    """Return the size of the largest value. Every row passes this loop, which is C's."""
     return max(map(len, filter(None, map(_value, records))), default=0)
 
 
@@ -62,7 +63,7 @@ def too_large(topic: str, partition: int, size: int, bootstrap: str) -> Refused:
         steps.append(
             f"set socket.request.max.bytes={needed + _MIB} in server.properties of every broker, whose heap must hold several such requests, and restart it"
         )
-    if size * _MEMORY > _MEMORY_SAID:
+    if size * _MEMORY > _MEMORY_NAMED:
         steps.append(
             f"let the connector have {size * _MEMORY // _MIB} MiB of memory (resources.limits.memory in Kubernetes, MemoryMax in systemd)"
         )

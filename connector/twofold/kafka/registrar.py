@@ -1,10 +1,10 @@
 """The registrar: registers schemas and makes topics, and keeps the replication session alive while
 the registry or a broker answers.
 
-During a run its own thread asks the servers. The thread that reads waits for the answer and does
-`meanwhile` what cannot wait: the session is tended, commits go on. So a registry that takes minutes
-costs no walsender timeout. What passes between the two threads is immutable: shapes, pins, schemas'
-texts, ids.
+During a run the registrar's own thread asks the servers. The thread that reads waits for the answer
+and calls `meanwhile` for what cannot wait: the session is tended, commits go on. So a registry that
+takes minutes costs no walsender timeout. The values that pass between the two threads are
+immutable: shapes, pins, schemas' texts, ids.
 
 A server that does not answer is asked again for `PATIENCE_S`, with one line in the log. That is
 safe: registering a schema twice registers it once, and a topic that exists is only checked.
@@ -36,7 +36,9 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 PATIENCE_S = 300.0
-"""How long a run waits for a registry or broker. Then it ends, so that another instance may try."""
+"""How long a run waits for a registry or broker. After that the run ends, so that another instance
+may try.
+"""
 _AHEAD = 4
 """The number of questions that are asked ahead at once."""
 _SLICE_S = 0.05
@@ -62,17 +64,17 @@ class Registrar:
         self._closed = False
 
     def begin(self, meanwhile: Callable[[], None]) -> None:
-        """Ask on a thread of its own from now on.
+        """Ask on a thread of the registrar's own from now on.
 
-        The calling thread is the only caller then. `meanwhile` is called now and then while it
-        waits; what it raises ends the wait.
+        The calling thread is the only caller then. `meanwhile` is called now and then while that
+        thread waits; an exception of `meanwhile` ends the wait.
         """
         self._owner.bind()
         self._meanwhile = meanwhile
         threading.Thread(target=self._work, name="registrar", daemon=True).start()
 
     def close(self) -> None:
-        """Take no more calls. One that still waits for its answer is abandoned."""
+        """Take no more calls. A call that still waits for its answer is abandoned."""
         self._closed = True
         self._calls.put(None)
 
@@ -82,7 +84,7 @@ class Registrar:
         """Ask for the schemas of these tables, several at once and without waiting, so that they
         are known at the tables' first rows.
 
-        An error ends it without harm: the question at the first row meets it again.
+        An error ends the questions without harm: the question at the first row meets it again.
         """
         left = deque(pins)
 
@@ -96,7 +98,7 @@ class Registrar:
             threading.Thread(target=work, name=f"schemas-{number}", daemon=True).start()
 
     def key(self, shape: TableShape) -> str | None:
-        """Return the message key's schema; None without a key. Asks nobody."""
+        """Return the message key's schema; None without a key. No server is asked."""
         return self._subjects.key(shape)
 
     def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
@@ -119,8 +121,8 @@ class Registrar:
 
     @contextlib.contextmanager
     def knowing_versions(self, topics: Iterable[str]) -> Iterator[None]:
-        """Within it the subjects of these new topics are known: all are asked for at its beginning,
-        several at once.
+        """Know the subjects of these new topics within the context: all are asked for at its
+        beginning, several at once.
         """
         asked = tuple(topics)
         if asked:
@@ -132,7 +134,7 @@ class Registrar:
 
     def register_all(self, tables: Sequence[tuple[TableShape, str]]) -> list[int]:
         """Register the schemas of these tables and topics, several at once; return the envelopes'
-        ids. The keys' are then known.
+        ids. The keys' ids are known after that.
         """
         return self._ask(lambda: self._subjects.register_all(tables))
 

@@ -1,8 +1,8 @@
 """`RowBatch`: encoded records in order, per topic and partition, between transcoder and producer.
 
-It has plain lists and dicts, because the transcoder appends to those and `produce_batch` takes
-them: no object is made per row beyond the record itself. A batch lives in memory only. After a
-kill PostgreSQL sends its rows again, because nothing in the batch was confirmed.
+A batch has plain lists and dicts, because the transcoder appends to those and `produce_batch` takes
+them: no object is made per row beyond the record itself. A batch lives in memory only. After a kill
+PostgreSQL sends its rows again, because nothing in the batch was confirmed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ VOID = ""
 """The topic of rows that nobody is to receive."""
 
 SKIPPED = " "
-"""The topic of notes that rows were skipped; the merger takes them out. No topic has this name."""
+"""The topic of notes about rows that a person skipped; the merger takes the notes out. No real
+topic has this name.
+"""
 
 Record = dict[str, Any]
 """`{"key": bytes | None, "value": bytes | None}`."""
@@ -146,8 +148,8 @@ def _with_id(data: bytes | None, provisional_id: int, real_id: int) -> bytes | N
 def _distributed(lists: list[list[Record]], partitions: int) -> list[list[Record]]:
     """Put each record into its key's partition.
 
-    A record without a key (a truncate) is in every list, at the same place among such records;
-    afterwards too.
+    A record without a key (a truncate) is in every list, before and after, at the same place among
+    such records.
     """
     if partitions == 1 == len(lists):
         return lists

@@ -34,12 +34,14 @@ class RegistrySettings:
 
     url: str
     timeout_s: float = 10.0
-    """Time of a call with all its tries."""
+    """The longest time of a call, with all its tries."""
     credentials: Callable[[], Mapping[str, str]] = authorization
     """Gives each request's header that names the caller."""
     ca_file: Path | None = None
     credentials_expire: bool = False
-    """The secret may change: a request that is denied is repeated with that of the next moment."""
+    """Whether the secret may change: a request that is denied is repeated with the secret of the
+    next moment.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ class SubjectSchema:
     id: int
     text: str
     kind: str
-    """AVRO, or another of the registry's."""
+    """`AVRO`, or another kind of the registry's."""
     refers: bool
-    """Whether it refers to schemas of other subjects."""
+    """Whether the schema refers to schemas of other subjects."""
 
 
 def key_subject(topic: str) -> str:
@@ -63,9 +65,8 @@ def value_subject(topic: str) -> str:
 
 
 class Registry:
-    """The part of Confluent's API that the connector needs; it remembers what it has asked.
-
-    Several threads may use it.
+    """The part of Confluent's API that the connector needs. The client remembers answers. Several
+    threads may use it.
     """
 
     def __init__(self, settings: RegistrySettings) -> None:
@@ -87,7 +88,9 @@ class Registry:
             raise UsageError(f"registry.ca_file {settings.ca_file} cannot be used: {error}") from error
 
     def register(self, subject: str, schema: str) -> int:
-        """The id of the schema under the subject; registers it if it is new there."""
+        """Return the id of the schema under the subject, after registering it if it is
+        new there.
+        """
         known = self._ids.get((subject, schema))
         if known is None:
             known = int(self._ask(subject, f"{subject_path(subject)}/versions", _body(schema))["id"])
@@ -96,7 +99,9 @@ class Registry:
         return known
 
     def known_id(self, subject: str, schema: str) -> int | None:
-        """The id of the schema under the subject if it is registered there; registers nothing."""
+        """Return the id of the schema under the subject if it is registered there; register
+        nothing.
+        """
         known = self._ids.get((subject, schema))
         if known is None:
             try:
@@ -108,13 +113,17 @@ class Registry:
         return known
 
     def schema(self, schema_id: int) -> str:
-        """The schema of an id, as JSON, asked for only if it is not known from another call."""
+        """Return the schema of an id, as JSON. The registry is asked only for an id that no other
+        call has brought.
+        """
         if schema_id not in self._schemas:
             self._schemas[schema_id] = str(self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}")["schema"])
         return self._schemas[schema_id]
 
     def latest(self, subject: str) -> SubjectSchema | None:
-        """The newest schema of the subject, asked for each time; None without one."""
+        """Return the newest schema of the subject; None without one. The registry is asked each
+        time.
+        """
         try:
             answer = self._ask(subject, f"{subject_path(subject)}/versions/latest")
         except _Absent:
@@ -123,7 +132,7 @@ class Registry:
         return SubjectSchema(int(answer["id"]), str(answer["schema"]), kind, bool(answer.get("references")))
 
     def versions(self, subject: str) -> list[str]:
-        """All schemas of the subject, the oldest first."""
+        """Return all schemas of the subject, the oldest first."""
         try:
             versions = f"{subject_path(subject)}/versions"
             return [str(self._ask(subject, f"{versions}/{n}")["schema"]) for n in self._ask(subject, versions)]
@@ -131,7 +140,7 @@ class Registry:
             return []
 
     def withdraw(self, subject: str) -> None:
-        """Delete the subject if it is there. Its schemas stay readable by their ids."""
+        """Delete the subject if it exists. Its schemas stay readable by their ids."""
         try:
             self._ask(subject, subject_path(subject), method="DELETE")
         except _Absent:
@@ -193,7 +202,7 @@ class SchemaRefused(Refused):
 
 
 class _Absent(SetupError):
-    """The registry answers that it has no such thing."""
+    """The registry answers that the subject or schema does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +214,7 @@ class SchemaIds:
     pin: int
     prepared: int
     frontier: int | None = None
-    """None: the connector is in no source group."""
+    """The id of the frontier's schema; None: the connector is in no source group."""
 
 
 def register_fixed(registry: Registry, names: Names, *, in_group: bool = False) -> SchemaIds:

@@ -1,5 +1,5 @@
-"""A table's subjects in the registry: what is registered, and what a new version of the table must
-keep.
+"""A table's subjects in the registry: which schemas are registered, and what a new version of the
+table must keep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _Item = TypeVar("_Item")
 _SIDE_BY_SIDE = 8
-"""So many questions about many tables are asked at once."""
+"""The number of questions about many tables that are asked at once."""
 RequireRules = Callable[[TableShape, Any, str | None], None]
 """Refuses a shape that would show what an earlier envelope hid.
 
@@ -42,12 +42,12 @@ class Subjects:
         self._prefix = prefix
         self._require_rules = require_rules
         self._versions: dict[str, list[str]] = {}
-        """Of topics whose schemas are about to be registered: what their subjects have."""
+        """The versions of the subjects of topics whose schemas are about to be registered."""
 
     def read_versions(self, topics: Iterable[str]) -> None:
-        """Read what these topics' subjects have, several at once.
+        """Read the versions of these topics' subjects, several at once.
 
-        It counts until the topic's next registration, or until `forget_versions`.
+        They count until the topic's next registration, or until `forget_versions`.
         """
         asked = list(topics)
         read = _side_by_side(lambda topic: self._registry.versions(value_subject(topic)), asked)
@@ -64,8 +64,8 @@ class Subjects:
     def like_before(self, shape: TableShape, topic: str, pin: Pin | None) -> TableShape:
         """Keep optional columns optional when they come into the key.
 
-        Readers of earlier rows could not continue otherwise, and registries refuse it. Refused: a
-        column that the data policy hides may have another name now.
+        Readers of earlier rows could not continue otherwise, and registries refuse the schema.
+        Refused: a column that the data policy hides may have another name now.
         """
         before = self._last_envelope(topic, pin)
         if before is None:
@@ -99,8 +99,8 @@ class Subjects:
         return versions[-1] if versions else None
 
     def ask_ahead(self, topic: str, pin: Pin) -> None:
-        """Ask for what the table's first row needs, and register nothing; the registry's client
-        remembers it.
+        """Ask for the ids that the table's first row needs, and register nothing; the registry's
+        client remembers the answers.
         """
         if pin.value_schema_id is not None:
             text = canonical(json.loads(self._registry.schema(pin.value_schema_id)))
@@ -190,10 +190,10 @@ class Subjects:
 
 
 def _side_by_side(call: Callable[[_Item], _T], items: Sequence[_Item]) -> list[_T]:
-    """Return each item's result; several calls are made at once. After an error none begins, and
-    the error of the first of the items is raised.
+    """Return each item's result; several calls are made at once.
 
-    Whoever waits may give up, as at a stop: the threads do not keep the process from its end.
+    After an error no further call begins, and the error of the first of the items is raised. The
+    waiting thread may give up, as at a stop: the threads do not keep the process from its end.
     """
     left, results, errors = deque(enumerate(items)), dict[int, _T](), dict[int, BaseException]()
 

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 KEPT_MAX = 200
-"""The least number of damages, and of unexpected runs of records that wait for their range, kept of
-a partition. Older damages are only counted."""
+"""The least number of damages that are kept of a partition, and of unexpected runs of records that
+wait for their range. Older damages are only counted.
+"""
 
 Kind = Literal["short", "surplus", "overlap", "unexpected"]
 
@@ -38,7 +39,7 @@ class Damage:
 
     @property
     def description(self) -> str:
-        """Describe the damage for people."""
+        """The damage in words for people."""
         place = f"offset {self.first}" if self.first == self.last else f"offsets {self.first} to {self.last}"
         match self.kind:
             case "unexpected":
@@ -119,9 +120,8 @@ class PartitionTally:
         return max(self.position, self.highest + 1)
 
     def see(self, first: int, last: int) -> None:
-        """Count visible records with neighbouring offsets.
-
-        Records before the position were counted already.
+        """Count visible records with neighbouring offsets. Records before the position do not count
+        again.
         """
         first, last = max(first, self.position), min(last, self.end - 1)
         if first > last:

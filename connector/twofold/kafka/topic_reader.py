@@ -40,15 +40,16 @@ _log = logging.getLogger(__name__)
 _RECORDS = 1000
 """The number of records taken at once."""
 _OPTIONS = {"queued.max.messages.kbytes": 16_384}
-"""Fetched ahead; more costs memory and is no faster."""
+"""The amount that is fetched ahead; more costs memory and is no faster."""
 _WAIT_S = 0.1
 _PAUSE_S = 0.05
-_TOLD_S = 10.0
-"""A read that takes longer says how far it is, and again after as long."""
+_REPORT_AFTER_S = 10.0
+"""The time after which a read says how far it is, and again after as long."""
 
 _ASKED = 500
 """The most partitions in one request for offsets. librdkafka looks for each of them among all: of
-12,000 at once it takes four times as long."""
+12,000 at once that takes four times as long.
+"""
 
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -77,7 +78,7 @@ class Bounds:
 
 
 Stretches = Mapping[PartitionId, tuple[int, int]]
-"""Of each partition an offset, and the offset to stop before."""
+"""For each partition an offset, and the offset to stop before."""
 
 
 class TopicReader:
@@ -166,10 +167,10 @@ class TopicReader:
         failed: dict[PartitionId, TwofoldError] | None = None,
         may_begin_later: bool = False,
     ) -> Iterator[Message]:
-        """Yield the records of each stretch, a partition's in order.
+        """Yield the records of each stretch, each partition's in order.
 
-        The error of a partition is raised; where `failed` is given, it is noted there, and the
-        others are read. That Kafka no longer has a stretch's first records is an error, unless
+        The error of a partition is raised; with `failed`, the error is noted there, and the other
+        partitions are read. A stretch whose first records Kafka no longer has is an error, unless
         the stretch may begin later: retention deletes the oldest rows and commit records.
         """
         reset: Literal["earliest", "error"] = "earliest" if may_begin_later else "error"
@@ -217,7 +218,7 @@ class TopicReader:
 
 
 class _Reading:
-    """One read: what is left of its stretches."""
+    """One read, with the rest of its stretches."""
 
     def __init__(self, stretches: Stretches, failed: dict[PartitionId, TwofoldError] | None) -> None:
         self.positions = {place: start for place, (start, end) in stretches.items() if start < end}
@@ -225,10 +226,10 @@ class _Reading:
         self._stretches = stretches
         self._failed = failed
         self._ended: list[PartitionId] = []
-        self._tell_at = time.monotonic() + _TOLD_S
+        self._tell_at = time.monotonic() + _REPORT_AFTER_S
 
     def accept_batch(self, batch: list[Message]) -> Iterator[tuple[PartitionId, list[Message]]]:
-        """Yield what lies within the stretches."""
+        """Yield the records that lie within the stretches."""
         for place, records, position, error in _by_partition(batch):
             if place in self.positions and position is not None:
                 end = self._stretches[place][1]
@@ -252,7 +253,9 @@ class _Reading:
         return next(iter(self.positions))
 
     def silence(self, timeout_s: float, known_end: int) -> Unreachable:
-        """Return the error that nothing came for so long, though a partition has this end."""
+        """Return the error that nothing has come for too long, although a partition has
+        this end.
+        """
         topic, partition = place = self.next_place
         if 0 <= known_end < self._stretches[place][1]:
             return Unreachable(
@@ -267,11 +270,11 @@ class _Reading:
     def log_place(self) -> None:
         """Log now and then how far a long read is."""
         if self.positions and (now := time.monotonic()) >= self._tell_at:
-            self._tell_at = now + _TOLD_S
+            self._tell_at = now + _REPORT_AFTER_S
             _log.info("still reading %s", self)
 
     def __str__(self) -> str:
-        """Name what is left, the first partition with its offsets."""
+        """Name the unread partitions, the first with its offsets."""
         place, position = next(iter(self.positions.items()))
         more = len(self.positions) - 1
         others = f" and {more} more partitions" if more > 1 else " and 1 more partition" if more else ""
@@ -295,8 +298,8 @@ class _Reading:
 class TopicFollower:
     """A follower of partitions from given offsets on, used by one thread.
 
-    Nobody waits for what it reads as recovery waits for a topic's end: a busy topic is fetched a
-    few times a second, with all that has come.
+    Nobody waits for a follower as recovery waits for a topic's end: a busy topic is fetched a few
+    times a second, with everything that has come.
     """
 
     def __init__(self, settings: KafkaSettings, starts: Mapping[PartitionId, int], *, fetch_ms: int) -> None:
@@ -308,7 +311,7 @@ class TopicFollower:
             self._consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
 
     def read_new(self, wait_s: float) -> Iterator[Message]:
-        """Yield what has become visible, or becomes so within this time."""
+        """Yield the records that have become visible, or become so within this time."""
         with sorted_errors(f"following {self._topics}"):
             for message in self._consumer.consume(_RECORDS, wait_s):
                 error = message.error()
@@ -322,7 +325,9 @@ class TopicFollower:
 
 
 def _known_end(consumer: Consumer, place: PartitionId) -> int:
-    """Return the end that the last fetch saw, open transactions included; negative: none did."""
+    """Return the end that the last fetch saw, open transactions included; negative: no fetch saw
+    one.
+    """
     found = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
     return -1 if found is None else found[1]
 
@@ -330,8 +335,8 @@ def _known_end(consumer: Consumer, place: PartitionId) -> int:
 def _by_partition(
     batch: list[Message],
 ) -> Iterator[tuple[PartitionId, list[Message], int | None, KafkaError | None]]:
-    """Group neighbouring messages of one partition; yield them, the position after them if one is
-    known, and an error behind them.
+    """Group neighbouring messages of one partition. Yield each group, the position behind it if
+    that is known, and an error behind the group.
 
     A partition's end is a message of its own, without records.
     """

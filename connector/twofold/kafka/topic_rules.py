@@ -26,12 +26,14 @@ _SMALL_SEGMENTS = {
     "max.compaction.lag.ms": str(3_600_000),
 }
 _CREATED_TOPICS, _CREATED_PARTITIONS = 200, 2_000
-"""The most in one request. Kafka accepts four times as many, but shows none before it has made
-all."""
+"""The most topics and partitions in one request. Kafka accepts four times as many, but shows none
+before it has made all.
+"""
 _DAY_MS = 86_400_000
 _ROLL_MS = 8 * _DAY_MS
-"""A row outlives its retention until its segment is rolled, after 7 days at most by default.
-Commit records outlive that."""
+"""The additional retention of commit records. A row outlives its retention until its segment is
+rolled, after 7 days at most by default, and commit records outlive the row.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +92,14 @@ class BrokerLimits:
 
     transaction_timeout_s: float
     request_bytes: int | None
-    """None: they do not tell."""
+    """The largest request; None: the brokers do not tell."""
 
 
 def split_for_creation(missing: Sequence[RequiredTopic]) -> Iterator[list[RequiredTopic]]:
     """Yield the topics in batches that Kafka creates with one request.
 
-    Its controller refuses a request that makes more than 10,000 records: one for each topic, each
-    of its settings and each of its partitions.
+    Kafka's controller refuses a request that makes more than 10,000 records: one for each topic,
+    each of its settings and each of its partitions.
     """
     few: list[RequiredTopic] = []
     partitions = 0
@@ -182,7 +184,7 @@ def check(required: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) ->
 
 
 def check_retention(asked: Mapping[str, RequiredTopic], found: Mapping[str, ExistingTopic]) -> None:
-    """Refuse commit records that are kept for less time than the rows that they declare.
+    """Refuse commit records that are kept for less time than their rows.
 
     A mirror finds the rows by the commit records.
     """

@@ -1,4 +1,4 @@
-"""Creates missing topics as configured; checks existing ones and never changes them.
+"""Creates missing topics as configured; checks existing topics and never changes them.
 
 Every problem of a topic is found here, before a row is written, and reported with the command that
 repairs it. A pinned topic that no longer exists is refused, not recreated: its rows are lost, and
@@ -70,8 +70,9 @@ class Topics:
         self._bootstrap = settings.client["bootstrap.servers"]
         self._timeout_s = settings.call_timeout_s
         self._replicated = False
-        """A topic has the configured number of replicas: the cluster has enough brokers, though
-        some may be away."""
+        """Whether a topic has the configured number of replicas: the cluster then has enough
+        brokers, though some may be away.
+        """
         with sorted_errors("creating the admin client"):
             self._admin = settings.secrets.open(AdminClient, settings.admin())
 
@@ -133,7 +134,7 @@ class Topics:
     def _absent(self, names: Iterable[str]) -> set[str]:
         """Return the topics that do not exist, of those that were not found.
 
-        Unreachable: some exist, but the asked broker does not show them.
+        Unreachable: some of them exist, but the asked broker does not show them.
         """
         wanted = set(names)
         with sorted_errors("asking whether topics exist"):
@@ -157,7 +158,7 @@ class Topics:
         """Describe the existing topics.
 
         None: one broker lists a topic that another does not know, yet or any more. A moment later
-        they agree.
+        the brokers agree.
         """
         with sorted_errors(f"reading the topics at {self._bootstrap}"):
             listed = self._list(names)
@@ -217,8 +218,8 @@ class Topics:
     def _await_created(self, names: list[str]) -> dict[str, ExistingTopic]:
         """Wait until every broker's metadata has the new topics.
 
-        A broker makes some hundred partitions a second: of thousands, only the next must come in
-        time.
+        A broker makes some hundred partitions a second, so each topic that appears begins the
+        timeout again.
         """
         deadline, fewest = time.monotonic() + self._timeout_s, len(names) + 1
         while True:
@@ -248,8 +249,8 @@ def _some(topics: set[str]) -> str:
 
 
 def _portions(names: list[str]) -> Iterator[list[str]]:
-    """Yield the topics in parts whose settings are asked for together: an answer has about ten
-    thousand bytes a topic, and ten times as many in memory.
+    """Yield the topics in parts whose settings are asked for together. An answer has about ten
+    thousand bytes a topic, and takes ten times as much memory.
     """
     for start in range(0, len(names), _DESCRIBED):
         yield names[start : start + _DESCRIBED]

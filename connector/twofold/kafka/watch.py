@@ -1,13 +1,13 @@
 """Ends the process when a call into librdkafka does not return.
 
-Every call has its own bound, so this acts only if that bound failed: the library hangs. Ending the
-process is then the only safe reaction, and it is always safe: it equals kill -9 at that instant.
-The status is `EXIT_STALLED`, and the stacks go to stderr.
+Every call has its own bound, so the watch acts only if that bound failed: the library hangs. Ending
+the process is then the only safe reaction, and it is always safe: it equals kill -9 at that
+instant. The status is `EXIT_STALLED`, and the stacks go to stderr.
 
 There are two watchers, because `begin_transaction` keeps Python's lock while it waits. A Python
-thread watches all calls. That one is also watched by the C thread of `faulthandler`, which needs no
-lock (its status is 1). The Python thread counts its own ticks, not the clock: a process that was
-stopped for an hour has not stalled. It has been fenced, and must find that out.
+thread watches all calls. The C thread of `faulthandler`, which needs no lock (its status is 1),
+also watches `begin_transaction`. The Python thread counts its own ticks, not the clock: a process
+that was stopped for an hour has not stalled. It has been fenced, and must find that out.
 """
 
 from __future__ import annotations

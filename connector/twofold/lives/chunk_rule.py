@@ -1,14 +1,15 @@
-"""The rule of the backfill: which rows of a chunk are published, and what must be remembered.
+"""The rule of the backfill: which rows of a chunk are published, and which changes must be
+remembered.
 
-Pure. A chunk is read under a snapshot while the stream continues. It is published when the stream
-has passed every commit that the snapshot sees. A change that the snapshot does *not* see, and that
-the stream has published, is newer than the chunk's row: that row is dropped. Visibility goes by
-xid, so it is exact. A position would not be: a commit may be in the write-ahead log, streamed and
-published before a new snapshot sees it.
+Pure. A chunk is read under a snapshot while the stream continues. The chunk is published when the
+stream has passed every commit that the snapshot sees. A change that the snapshot does *not* see,
+and that the stream has published, is newer than the chunk's row: that row is dropped. The xid
+decides what a snapshot sees, so the rule is exact. A position would not be exact: a commit may be
+in the write-ahead log, streamed and published before a new snapshot sees it.
 
 So the keys of published transactions are remembered from before the snapshot on. A visible
-transaction stays visible: it is forgotten then, and memory stays small. A restart forgets
-everything; the barrier before a session's first snapshot compensates for that.
+transaction stays visible, and is forgotten then: memory stays small. A restart forgets everything;
+the barrier before a session's first snapshot compensates for that.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Snapshot:
     def sees(self, xid: int) -> bool:
         """Return whether the snapshot sees this committed transaction's changes.
 
-        The stream's xids have no epoch: the nearest one is meant.
+        The stream's xids have no epoch: the nearest epoch is meant.
         """
         whole = self.xmax + (xid - self.xmax + _HALF) % _WRAP - _HALF
         return whole < self.xmax and whole not in self.in_progress
@@ -51,12 +52,13 @@ class DroppedRows:
     """The table was truncated."""
     keys: frozenset[bytes]
     again: frozenset[bytes]
-    """The keys among them whose change omitted a value that only the table has."""
+    """The keys among `keys` whose change omitted a value that only the table has."""
 
     def unread(self, rows: Iterable[bytes], among: frozenset[bytes]) -> frozenset[bytes]:
         """Return the keys to read again, among the chunk's rows or the requested keys.
 
-        If such a change is a key's first change, the key's row is not published yet.
+        If a change that omitted a value is the key's first change, the key's row is not published
+        yet.
         """
         return self.again & among.union(rows) if self.again else self.again
 

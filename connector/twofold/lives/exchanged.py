@@ -1,4 +1,6 @@
-"""The values that the halves of a table's life exchange: actions of one are events of the other."""
+"""The values that the halves of a table's life exchange: an action of one half is an event of the
+other.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,9 @@ from typing import Literal
 from twofold.lives.load_progress import LoadProgress
 
 TopicState = Literal["ready", "waiting", "running", "paused"]
-"""A pin's `backfill`."""
+"""The field `backfill` of a pin."""
 NO_COMMAND = -1
-"""Below every command's number."""
+"""Stands for no command: below every command's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,14 +20,14 @@ class LoadCommand:
     """A person's command about a table."""
 
     number: int
-    """The offset of its record. Later commands have greater ones."""
+    """The offset of the command's record. Later commands have greater offsets."""
     name: str
     """start, pause, resume or cancel."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTopic:
-    """The table's existing rows are to be loaded: remember what the stream changes from here on."""
+    """The table's existing rows are to be loaded: remember the stream's changes from here on."""
 
     keyless: bool
     reload: bool
@@ -34,7 +36,7 @@ class WatchTopic:
 
 @dataclass(frozen=True, slots=True)
 class ExecuteCommand:
-    """Carry a command out, in a Kafka transaction of its own."""
+    """Execute a command, in a Kafka transaction of its own."""
 
     command: LoadCommand
     reload: bool
@@ -43,7 +45,7 @@ class ExecuteCommand:
 
 @dataclass(frozen=True, slots=True)
 class CommandExecuted:
-    """A command is carried out, and committed in Kafka."""
+    """A command is executed, and committed in Kafka."""
 
     number: int
     state: TopicState

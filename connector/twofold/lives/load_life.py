@@ -1,8 +1,8 @@
 """Decides what is done about a table's load: the reader's half of a life.
 
-Pure. It decides when reading begins and stops, which command is carried out, and whose answer still
-counts. A table's last command counts. Until a reload's truncate is given out, rows that do not fit
-the topic are void (`empties`).
+Pure. The half decides when reading begins and stops, which command is executed, and whose answer
+still counts. A table's last command counts. Until a reload's truncate is given out, rows that do
+not fit the topic are void (`empties`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twofold.lives.load_progress import LoadProgress
 
 
 class LoadPhase(StrEnum):
-    """Where a table's load stands."""
+    """The phase of a table's load."""
 
     NONE = "none"  # the topic has all rows, or is not to get them
     DUE = "due"  # reading begins at the next turn
@@ -26,7 +26,7 @@ class LoadPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadLife:
-    """The whole state."""
+    """The reader's half of a life, whole."""
 
     phase: LoadPhase = LoadPhase.NONE
     progress: LoadProgress = field(default_factory=LoadProgress)
@@ -36,7 +36,7 @@ class LoadLife:
     recreated: bool = False
     """Another table has the name now: the load starts over at the next turn."""
     command: LoadCommand | None = None
-    """The last command, until it is carried out."""
+    """The last command, until it is executed."""
     sent: bool = False
     """The worker has the command."""
 
@@ -50,7 +50,9 @@ class LoadLife:
 
     @property
     def has_command(self) -> bool:
-        """A command waits for its place in the stream. A start waits for the truncate instead."""
+        """Whether a command waits for its place in the stream. A start waits for the truncate
+        instead.
+        """
         return self.command is not None and self.command.name != "start" and not self.sent
 
     @property
@@ -78,17 +80,19 @@ class TopicPinned:
 
 @dataclass(frozen=True, slots=True)
 class TopicUnpinned:
-    """The topic's pin counts no more: the topic is emptied and loaded when it is pinned again."""
+    """The topic's pin is no longer valid: the topic is emptied and loaded when it is
+    pinned again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TableUnpublished:
-    """No table of this name is published when a run begins: nothing is loaded."""
+    """When the run begins, no table of this name is published: nothing is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowsPassedOver:
-    """The table is gone. A load of it finds that too."""
+    """The table is gone. A load of the table finds that too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ class TableRecreated:
 
 @dataclass(frozen=True, slots=True)
 class ReloadDue:
-    """The table is to be loaded from the beginning, and nobody asked for it."""
+    """The table is to be loaded from the beginning, without a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,12 @@ class CommandGiven:
 
 @dataclass(frozen=True, slots=True)
 class CommandDue:
-    """The place in the stream has come where a command may be carried out."""
+    """The place in the stream has come where a command may be executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadingDue:
-    """A turn has come, and every transaction that touches the table is parked."""
+    """A turn has begun, and every transaction that touches the table is parked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +153,28 @@ LoadEvent = (
 
 @dataclass(frozen=True, slots=True)
 class BeginReading:
-    """Read the table from here, behind a barrier; with a truncate first for a reload."""
+    """Read the table from `progress` on, behind a barrier; a reload begins with a truncate."""
 
     progress: LoadProgress
 
 
 @dataclass(frozen=True, slots=True)
 class StopReading:
-    """Stop reading the table, and discard what is not given out."""
+    """Stop reading the table, and discard chunks that are not given out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecuteStart:
-    """The truncate carries this command out."""
+    """The truncate executes this command."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReportDelayedRows:
-    """The load was not cancelled: rows that waited in an earlier session would be missing."""
+    """Report that the load was not cancelled: rows that an earlier session delayed would be
+    missing.
+    """
 
 
 LoadAction = WatchTopic | ExecuteCommand | BeginReading | StopReading | ExecuteStart | ReportDelayedRows
@@ -216,13 +222,13 @@ def _stop(life: LoadLife) -> tuple[LoadAction, ...]:
 
 
 def _start(life: LoadLife, command: LoadCommand | None) -> Step:
-    """Load from the beginning. The truncate carries the command out."""
+    """Load from the beginning. The truncate executes the command."""
     command = command and replace(command, name="start")
     return LoadLife(LoadPhase.DUE, RELOAD, empties=True, command=command), _stop(life)
 
 
 def _wait(life: LoadLife, command: LoadCommand) -> Step:
-    """Stop reading until the command is carried out."""
+    """Stop reading until the command is executed."""
     stopped = LoadPhase.STOPPED if life.in_backfill else LoadPhase.NONE
     return replace(life, phase=stopped, command=command, sent=False), _stop(life)
 

@@ -1,8 +1,8 @@
-"""The progress of a table's backfill, which its pin holds as `bound`.
+"""The progress of a table's backfill: the field `bound` of the table's pin.
 
-Pure. It is JSON, so that a person can read it in the progress topic. It has the message key of the
-last published row in key order (Avro bytes in hex, without the schema's id). It also has the keys
-to read again, and counts for people.
+Pure. The value is JSON, so that a person can read it in the progress topic. It has the message key
+of the last published row in key order (Avro bytes in hex, without the schema's id), the keys to
+read again, and counts for people.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """The progress, committed in the Kafka transaction of the chunk that ends there."""
+    """The progress behind a chunk, committed in the chunk's Kafka transaction."""
 
     after: bytes | None = None
     """The last published key; None: the load reads from the beginning."""

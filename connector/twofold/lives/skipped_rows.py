@@ -1,11 +1,11 @@
 """Decides which row a person's skip command names, and for how long its topic lacks the row.
 
-Pure. A row is named by topic, WAL position and a short name of its own: several rows may have one
-position. The name comes of the message key, which a log must not show. A row without a key that can
-be read is named by its bytes, or by the size of its record.
+Pure. A row is named by topic, WAL position and a short name of its own, because several rows may
+have one position. The name is a digest of the message key, which a log must not show. A row without
+a readable key is named by its bytes, or by the size of its record.
 
-A topic lacks a skipped row until the topic has a later whole row of that key, a delete of the key, a
-truncate or a reload. An update without the unchanged values does not repair it.
+A topic lacks a skipped row until the topic has a later whole row of that key, a delete of the key,
+a truncate or a reload. An update without the unchanged values does not repair it.
 """
 
 from __future__ import annotations
@@ -37,19 +37,22 @@ class MissingRow(NamedTuple):
 
 
 def name_by_key(lsn: int, key: bytes) -> str:
-    """Return the row's name by its key without the schema's id. It differs at each position: nobody
-    can follow a key through logs.
+    """Return the row's name by its key without the schema's id.
+
+    A key has another name at each position, so that nobody can follow a key through logs.
     """
     return _digest(lsn, key)
 
 
 def name_by_bytes(lsn: int, row: bytes) -> str:
-    """Return the name of a row without a readable key: `row` are its columns as they were sent."""
+    """Return the name of a row without a readable key. `row`: the columns as PostgreSQL
+    sent them.
+    """
     return f"raw-{_digest(lsn, row)}"
 
 
 def name_by_size(size: int) -> str:
-    """Return the name of a keyless row by its record's size, of a record that is too large."""
+    """Return the name of a keyless row whose record is too large, by the record's size."""
     return f"bytes-{size}"
 
 
@@ -58,7 +61,7 @@ def _digest(lsn: int, data: bytes) -> str:
 
 
 class SkipCommands:
-    """The commands that a run began with, and what is to be asked at the rate of rows."""
+    """The commands that a run begins with, in the form in which rows are compared with them."""
 
     def __init__(self, commands: Iterable[SkipCommand] = (), lacking: Iterable[str] = ()) -> None:
         """`lacking`: topics that lack a skipped row already."""
@@ -81,12 +84,14 @@ NO_COMMANDS = SkipCommands()
 
 @dataclass(frozen=True, slots=True)
 class MissingRows:
-    """What one topic lacks. A value: each event gives the next one."""
+    """The rows that one topic lacks. A value: each event gives the next value."""
 
     rows: frozenset[MissingRow] = frozenset()
 
     def skip(self, row: MissingRow) -> MissingRows:
-        """Note a skipped row. It replaces an earlier one of the key, which it had changed."""
+        """Note a skipped row. It replaces an earlier skipped row of the same key, which the later
+        one had changed.
+        """
         left = {each for each in self.rows if each.key is None or each.key != row.key or each.lsn > row.lsn}
         superseded = row.key is not None and any(each.key == row.key for each in left)
         return MissingRows(frozenset(left if superseded else left | {row}))
@@ -98,7 +103,9 @@ class MissingRows:
         return MissingRows(frozenset(each for each in self.rows if each.key != key or each.lsn > lsn))
 
     def truncate(self, lsn: int | None) -> MissingRows:
-        """Note a truncate at a position; None: that of a reload, which brings all rows again."""
+        """Note a truncate at a position; None: the truncate of a reload, which brings all rows
+        again.
+        """
         if lsn is None:
             return NOTHING_MISSING
         return MissingRows(frozenset(each for each in self.rows if each.lsn > lsn))

@@ -18,7 +18,7 @@ from twofold.lives.load_progress import LoadProgress
 
 @dataclass(frozen=True, slots=True)
 class TopicLife:
-    """The whole state. A topic that is not in backfill is ready."""
+    """The worker's half of a life, whole. A topic that is not in backfill is ready."""
 
     keyless: bool
     state: TopicState = "ready"
@@ -28,7 +28,7 @@ class TopicLife:
     lost: bool = False
     """An earlier session had delayed rows: only a snapshot still has them."""
     executed: int = NO_COMMAND
-    """The number of the last command that was carried out. It and all before it count no more."""
+    """The number of the last executed command. No command up to that number is executed again."""
 
     @property
     def in_backfill(self) -> bool:
@@ -47,7 +47,7 @@ class RowsDelayed:
 class KeysMoved:
     """Published rows got these keys, without a value that only the table has.
 
-    The value is under the old key, whose row may never have been published.
+    The table has the value under the old key, whose row may never have been published.
     """
 
     keys: frozenset[bytes]
@@ -58,18 +58,18 @@ class TruncateDue:
     """The truncate of a reload is to be published."""
 
     command: int = NO_COMMAND
-    """The number of the command `start` that it carries out."""
+    """The number of the command `start` that the truncate executes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPassed:
-    """The stream has passed a chunk's position: it is to be published."""
+    """The stream has passed a chunk's position, so the chunk is to be published."""
 
     snapshot: Snapshot
     kind: Literal["range", "whole", "gone"]
     """Some rows in key order; all rows of a table without a key; the table no longer exists."""
     changes: DroppedRows
-    """What the memory says of the snapshot."""
+    """The chunk's rows that are not published."""
     last: bytes | None = None
     order: tuple[str, ...] = ()
     among: frozenset[bytes] = frozenset()
@@ -81,7 +81,7 @@ class ChunkPassed:
 
 @dataclass(frozen=True, slots=True)
 class RowsCounted:
-    """The chunk is produced: so many rows, in so much time."""
+    """The chunk is produced: its rows, their size, and the time that they took."""
 
     rows: int
     size: int
@@ -95,8 +95,8 @@ TopicEvent = WatchTopic | RowsDelayed | KeysMoved | TruncateDue | ChunkPassed | 
 
 @dataclass(frozen=True, slots=True)
 class ForgetChanges:
-    """Forget the changes that this snapshot sees; without a snapshot all, because a barrier
-    precedes the next one.
+    """Forget the changes that this snapshot sees. Without a snapshot forget all changes: a barrier
+    precedes the next snapshot.
     """
 
     seen_by: Snapshot | None = None
@@ -156,7 +156,7 @@ def step_topic(life: TopicLife, event: TopicEvent) -> Step:  # noqa: PLR0911  (o
 
 
 def _empty(life: TopicLife) -> Step:
-    """Begin a reload: rows ahead of the truncate count no more, and a barrier follows."""
+    """Begin a reload: rows ahead of the truncate are void, and a barrier follows."""
     emptied = replace(life, state="running", progress=LoadProgress(delayed=life.has_delayed), lost=False)
     return emptied, (ForgetChanges(), PublishTruncate())
 
@@ -179,9 +179,9 @@ def _publish(life: TopicLife, chunk: ChunkPassed) -> Step:
 
 
 def _execute_command(life: TopicLife, due: ExecuteCommand) -> Step:
-    """Carry out a person's command.
+    """Execute a person's command.
 
-    The memory no longer counts, because a barrier precedes the next snapshot.
+    The remembered changes are void, because a barrier precedes the next snapshot.
     """
     name = due.command.name
     life = replace(life, executed=due.command.number)

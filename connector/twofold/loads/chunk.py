@@ -17,8 +17,9 @@ from twofold_avro.transcode import RowPlan
 from twofold_common.positions import Lsn
 
 KEY_HEAD = 5
-"""A message key begins with its schema's id in so many bytes. The rest does not depend on the
-registry's ids."""
+"""The number of bytes of the schema's id, with which a message key begins. The rest of the key does
+not depend on the registry's ids.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Chunk:
     encoding: TableEncoding | None
     """None: the publication no longer has the table."""
     lists: Sequence[Iterable[Record]]
-    """The encoded rows of each partition; those that were read are packed."""
+    """The encoded rows of each partition; rows that were read are packed."""
     snapshot: Snapshot
     end_lsn: Lsn
     last: bytes | None
@@ -78,9 +79,9 @@ class Chunk:
     """None: the chunk was not published and must be read again."""
 
     def drop(self) -> None:
-        """Discard the rows, which are published or no longer wanted.
+        """Discard the rows: they are published, or no longer wanted.
 
-        Only the present owner calls it: the reader's thread, then the turn's thread, then the
+        Only the present owner calls this: the reader's thread, then the turn's thread, then the
         worker's.
         """
         if self.whole is not None:
@@ -99,12 +100,12 @@ class ReloadTruncate:
     end_lsn: Lsn
     at_us: int
     command: int = NO_COMMAND
-    """The number of the command `start` that it carries out."""
+    """The number of the command `start` that the truncate executes."""
     answer: Future[ChunkResult | None] = field(default_factory=Future)
-    """None: it was not published and must be made again."""
+    """None: the truncate was not published and must be made again."""
 
     def drop(self) -> None:
-        """Discard it; nothing of it waits anywhere."""
+        """Do nothing: a truncate keeps no rows in the spool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +118,12 @@ class DueCommand:
 
 
 DueOfLoad = Chunk | ReloadTruncate | DueCommand
-"""What the worker gets of a load; each is a Kafka transaction of its own."""
+"""The worker's work for a load; each value is a Kafka transaction of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSeen:
-    """A snapshot: all later ones of the table's load see at least as much."""
+    """A snapshot. All later snapshots of the table's load see at least as much."""
 
     topic: str
     snapshot: Snapshot

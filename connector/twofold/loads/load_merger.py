@@ -1,7 +1,7 @@
 """Merges the rows of loads with the rows of the stream.
 
-All rows of the main producer pass the merger. An open prepared transaction has no rows of a table in
-backfill, so its rows go to the publisher directly. The merger knows what has been published of
+All rows of the main producer pass the merger. An open prepared transaction has no rows of a table
+in backfill, so its rows go to the publisher directly. The merger knows what has been published of
 tables in backfill, in the order of each topic. Only the worker's thread uses the merger.
 `lives.topic_life` decides; the merger executes, and keeps what comes at the rate of rows
 (`watched_topic`). The table's pin has the durable state, committed with the rows that the state
@@ -34,7 +34,8 @@ from twofold_common.positions import Lsn, format_lsn
 _log = logging.getLogger(__name__)
 
 _UNPACKED_MAX = 2_000
-"""With fewer, librdkafka's batches would be smaller; more would not stay in the processor's caches.
+"""The number of records that are unpacked at a time. With fewer, librdkafka's batches would be
+smaller; more would not stay in the processor's caches.
 """
 
 
@@ -48,7 +49,9 @@ class Published(NamedTuple):
 
 
 class LoadRecords(NamedTuple):
-    """A load's Kafka transaction's own records: commit record, progress, pins of new tables."""
+    """The records of a load's Kafka transaction beside its rows: commit record, progress, pins of
+    new tables.
+    """
 
     commit: Commit
     progress: Progress
@@ -77,7 +80,7 @@ class LoadMerger:
         self._watched = {topic: WatchedTopic() for topic in self._lives}
         """The topics of tables in backfill."""
         self._unwritten: set[str] = set()
-        """Topics whose lives have changed since their pins were written."""
+        """Topics whose lives have changed since their pins were last written."""
         self._missing = {
             topic: MissingRows(frozenset(MissingRow(row.lsn, row.key) for row in pin.skipped))
             for topic, pin in pins.items()
@@ -91,7 +94,9 @@ class LoadMerger:
     # --- the stream's rows
 
     def watch(self, topic: str, watch: WatchTopic) -> None:
-        """Remember the table's changes from here on. It comes before the table's first row."""
+        """Remember the table's changes from here on. The call comes before the table's
+        first row.
+        """
         assert self._owner.check_first()
         self._apply(topic, watch)
         self._watched.setdefault(topic, WatchedTopic())
@@ -135,14 +140,17 @@ class LoadMerger:
     ) -> Published:
         """Commit the transaction of a producer of the pool.
 
-        It has no rows of tables in backfill, because such prepared transactions are parked.
+        The transaction has no rows of tables in backfill, because such prepared transactions are
+        parked.
         """
         written = self._pins_to_write(pins)
         commit = self._complete_commit(commit)
         return Published(self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=written), written)
 
     def _complete_commit(self, commit: Commit) -> Commit:
-        """Return the commit record with the tables' states, as the pins that it travels with."""
+        """Return the commit record with the tables' states, as the pins in the same transaction
+        have them.
+        """
         skipped = tuple(row for topic in sorted(self._missing) for row in self._skipped_rows(topic))
         return replace(
             commit, backfilling=tuple(sorted(self._watched)), stale=tuple(sorted(self._stale)), skipped=skipped
@@ -186,7 +194,7 @@ class LoadMerger:
     def execute_command(
         self, topic: str, due: ExecuteCommand, records: LoadRecords
     ) -> tuple[Published, CommandExecuted]:
-        """Carry a person's command out."""
+        """Execute a person's command."""
         assert self._owner.check_first()
         self._pins |= records.pins
         self._execute(topic, due)
@@ -216,7 +224,7 @@ class LoadMerger:
         return actions
 
     def _execute(self, topic: str, event: topic_life.TopicEvent, offered: Chunk | ReloadTruncate | None = None) -> int:
-        """Apply the event and carry its actions out; return how many rows of the snapshot were
+        """Apply the event and execute its actions; return how many rows of the snapshot were
         published.
         """
         published, actions = 0, self._apply(topic, event)
@@ -243,7 +251,7 @@ class LoadMerger:
         return published
 
     def _pins_to_write(self, pins: Mapping[str, Pin]) -> dict[str, Pin]:
-        """Return the pins that a commit writes, completed with what their topics' lives say."""
+        """Return the pins that a commit writes, completed with the state of their topics' lives."""
         assert self._owner.check_first()
         self._pins |= pins
         complete = {topic: self._complete_pin(topic, self._pins[topic]) for topic in self._unwritten | pins.keys()}
@@ -265,7 +273,9 @@ class LoadMerger:
     # --- skipped rows
 
     def _note_skipped(self, notes: RowBatch) -> None:
-        """Note rows that people's commands named. The commands go with this transaction."""
+        """Note rows that people's commands named. The commands are removed with this
+        transaction.
+        """
         for _, _, records in notes.partitions():
             for note in records:
                 topic, lsn = note["topic"], note["lsn"]
@@ -274,7 +284,7 @@ class LoadMerger:
                 self._publisher.remove_skip_command(topic, lsn, note["row"])
 
     def _note_published(self, batch: RowBatch) -> None:
-        """Note the rows that bring what their topics lack."""
+        """Note published rows that repair what their topics lack."""
         for topic, _, records in batch.partitions():
             if (missing := self._missing.get(topic)) is None:
                 continue
@@ -334,7 +344,7 @@ class LoadMerger:
     def _produce_read(self, topic: str, lists: Sequence[Iterable[Record]], dropped: Set[bytes]) -> int:
         """Publish the rows of a snapshot, except dropped keys; return their number.
 
-        They are unpacked a few at a time: those are then in the processor's caches.
+        The rows are unpacked a few at a time, so that they stay in the processor's caches.
         """
         published, batch = 0, RowBatch()
         for partition, read in enumerate(lists):

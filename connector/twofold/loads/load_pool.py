@@ -37,7 +37,7 @@ class LoadPool:
         self._queue: queue.Queue[Load | None] = queue.Queue()
         self._offers: queue.SimpleQueue[tuple[Load, Offer]] = queue.SimpleQueue()
         self._waiting: list[ReloadTruncate | Chunk] = []
-        """Offered, and not passed by the stream yet."""
+        """Chunks and truncates that were offered, and whose position the stream has not passed."""
         self._loads: dict[str, Load] = {}
         self._readers: set[TableReader] = set()
         self._failure: BaseException | None = None
@@ -66,7 +66,7 @@ class LoadPool:
 
     @property
     def busy(self) -> bool:
-        """Return whether a table is being read."""
+        """Whether a table is being read."""
         return bool(self._loads)
 
     def all(self) -> Collection[Load]:

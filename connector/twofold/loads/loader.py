@@ -1,9 +1,9 @@
 """One table's load on a reader's thread: first the barrier, then chunk after chunk to the end.
 
-A chunk is read while the previous one is published, and offered when that one is committed. So at
-most two chunks of a table are in memory, of which one is offered. The committed progress decides
-where the load continues, and changes that the stream needs are never far behind. A chunk that was
-read ahead of an unpublished one is discarded.
+A chunk is read while the previous one is published, and offered when the previous one is committed.
+So at most two chunks of a table are in memory, of which one is offered. The committed progress
+decides where the load continues, and the stream's changes that a chunk must consider are never far
+behind. A chunk that was read ahead of an unpublished one is discarded.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 BARRIER_PAUSE_S, BARRIER_PAUSE_S_MAX = 0.2, 3.0
-"""The pause between two checks of the barrier. Each check costs a session, so the pause grows up
-to the maximum. Keys that are not visible yet are always read again after the initial pause."""
+"""The pause between two checks of the barrier. Each check costs a session, so the pause grows up to
+the maximum. Keys that are not visible yet are always read again after the initial pause.
+"""
 LOG_INTERVAL_S = 10.0
 """How often the log reports a load's progress."""
 _STOP_CHECK_S = 0.2
@@ -114,7 +115,9 @@ class TableReader(Protocol):
 
 
 class Loader:
-    """One attempt at a load: it ends with the table, or at another transaction's lock."""
+    """One attempt at a load. The attempt ends at the end of the table, or at another transaction's
+    lock.
+    """
 
     def __init__(
         self,

@@ -71,7 +71,7 @@ class Reader:
     def wait_for_all(self) -> bool:
         """Wait for every running transaction, on a server where locks do not suffice.
 
-        Return False, without waiting, where they do.
+        On a server where locks suffice, return False without waiting.
         """
         return self._copier.wait_for_all()
 
@@ -80,7 +80,7 @@ class Reader:
         return SnapshotSeen(self._topic, Snapshot.parse(self._copier.snapshot()))
 
     def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> ReloadTruncate:
-        """Make the truncate that begins a reload, and that answers its command."""
+        """Make the truncate that begins a reload and executes the reload's command."""
         with self._copier.view() as view:
             if view.described is None:
                 return ReloadTruncate(self._topic, None, [], view.lsn, view.at_us)
@@ -153,7 +153,7 @@ class Reader:
         return self._copier.rows(view.described, shape, after=after, limit=self._chunk_rows, mark=mark)
 
     def _read_whole(self, view: CopyView, encoding: TableEncoding, begun: float) -> Chunk:
-        """Read all rows at once: without a key nothing shows which of them the stream has too."""
+        """Read all rows at once: without a key nothing shows which rows the stream has too."""
         assert view.described is not None
         header, ts_ms = TransactionHeader(None, view.at_us, None), time.time_ns() // 1_000_000
         whole, packer = self._spool.new(), PartitionPacker(1)

@@ -1,8 +1,8 @@
 """Keeps changed keys and delayed rows of a table in backfill for the merger, at the rate of rows.
-Reads of an encoded row only the fields that this needs.
+Reads only the fields of an encoded row that the merger needs.
 
-Mutable and fast, and the worker's alone. It is lost with every run; a barrier makes up for the
-memory, and the table's next snapshot has the delayed rows.
+Mutable and fast, and the worker's alone. The content is lost with every run. A barrier makes up for
+the changed keys, and the table's next snapshot has the delayed rows.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ class WatchedTopic:
     def __init__(self) -> None:
         self.memory = ChangeMemory()
         self._delayed: SpooledRows | None = None
-        """The rows of all published transactions of a table without a message key. They follow the
-        table's one chunk."""
+        """The rows of published transactions of a table without a message key. They follow the
+        table's one chunk.
+        """
         self._published_at: float | None = None
         """The time of the load's last chunk, by the monotonic clock."""
 
     def forget(self, seen_by: Snapshot | None) -> None:
         """Forget the changes that this snapshot sees.
 
-        Without a snapshot: all of them, because a barrier follows.
+        Without a snapshot forget all changes, because a barrier follows.
         """
         if seen_by is not None:
             self.memory.forget(seen_by)
@@ -51,8 +52,8 @@ class WatchedTopic:
     def note(self, records: Iterable[Record], envelopes: Envelopes) -> frozenset[bytes]:
         """Remember the changes of published rows.
 
-        Return the keys that rows have moved to without a value that only the table has: it is under
-        the old key, whose row may never have been published.
+        Return the keys that rows have moved to without a value that only the table has: the table
+        has it under the old key, whose row may never have been published.
         """
         moved: frozenset[bytes] = frozenset()
         memory = self.memory
@@ -69,14 +70,14 @@ class WatchedTopic:
         return moved
 
     def delay(self, rows: RowBatch, spool: Spool) -> None:
-        """Keep the rows for their place behind the chunk."""
+        """Delay the rows: their place is behind the chunk."""
         self._delayed = self._delayed or spool.new()
         self._delayed.append(rows.to_bytes())
 
     def release(self, unseen_by: Snapshot | None, envelopes: Envelopes) -> Iterator[RowBatch]:
         """Yield the delayed rows that the snapshot did not see, and keep none.
 
-        Without a snapshot: all of them.
+        Without a snapshot yield all of them.
         """
         if self._delayed is None:
             return
@@ -92,7 +93,7 @@ class WatchedTopic:
         self._delayed = None
 
     def count_seconds(self, begun: float) -> float:
-        """Return the time that a chunk added after the one before."""
+        """Return the time from the chunk before to this chunk."""
         before, self._published_at = self._published_at or begun, time.monotonic()
         return self._published_at - before
 

@@ -51,7 +51,7 @@ CLOSE_WAIT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RecoveredTables:
-    """The published tables."""
+    """The published tables, with what registers their schemas."""
 
     tables: Tables
     registrar: Registrar
@@ -67,7 +67,7 @@ class Recovered:
     source: SourceFacts
     publisher: Publisher
     left: RecoveredState
-    """What the last run left in Kafka."""
+    """The state that the last run left in Kafka."""
     progress: Progress
     published: RecoveredTables
     registry: Registry
@@ -76,8 +76,8 @@ class Recovered:
 def assemble(
     config: Config, recovered: Recovered, stop: threading.Event, opened: ExitStack, *, upto: Lsn | None
 ) -> Run:
-    """Return the run that continues where Kafka ends; `opened` closes its parts. It ends before
-    `upto`.
+    """Return the run that continues where Kafka ends; `opened` closes its parts. The run ends
+    before `upto`.
     """
     state = _state(config, recovered)
     spool = Spool(config.spool.folder / config.name, memory_max=config.spool.memory, disk_max=config.spool.disk)
@@ -191,7 +191,7 @@ def _collector(
 def _stream_order(config: Config, server: ServerIdentity, opened: ExitStack) -> StreamOrder:
     """Return the order that the stream must keep.
 
-    A standby's primary may not be there to ask.
+    For a standby the end of the WAL is not asked, because the primary may not be reachable.
     """
     if server.is_standby:
         return StreamOrder(server.xlogpos)

@@ -30,7 +30,7 @@ class InDoubtWarnings:
     def warn_if_due(self, prepared: Iterable[SourceTransaction], read_lsn: Lsn, now_s: float) -> None:
         """Warn of transactions that are due.
 
-        Called every turn, it works once a second; `now_s` is the time of day.
+        The method is called every turn, and works once a second; `now_s` is the time of day.
         """
         if now_s < self._look_at_s:
             return

@@ -1,8 +1,8 @@
-"""Carries out the bridge's actions: makes each a job of the worker, with its rows and facts.
+"""Executes the bridge's actions: makes each action a job of the worker, with its rows and facts.
 
-It keeps what the bridge does not need for deciding: the waiting rows of prepared transactions, the
-times, and the content of the batch's commit record. All of it is lost on kill -9, and PostgreSQL
-sends it again.
+The executor keeps what the bridge does not need for deciding: the waiting rows of prepared
+transactions, the times, and the content of the batch's commit record. All of that is lost on kill
+-9, and PostgreSQL sends it again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ReportedPositions:
 class ActionExecutor:
     """Executes one run's actions.
 
-    The thread that reads uses it; its jobs run on the worker's thread.
+    The thread that reads uses the executor; the jobs run on the worker's thread.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ActionExecutor:
         self._tend = tend
         self._frontiers = frontiers
         self._frontier: Frontier | None = None
-        """For the main producer's next commit."""
+        """The frontier for the main producer's next commit."""
         self.on_published: Callable[[Commit | None, Mapping[str, Pin]], None] = lambda *_: None
         """Called on the worker's thread after each Kafka transaction that has committed."""
         self._due: DueOfLoad | None = None
@@ -83,7 +83,7 @@ class ActionExecutor:
         self._ledger = ledger
         self._committed_at_us = 0
         self._leaving: list[tuple[SourceTransaction, bool]] = []
-        """Transactions that leave the spool, each with whether it is published; the others are
+        """Transactions that leave the spool, each with whether it is published. The others are
         forgotten.
         """
         self._leaving_bytes = 0
@@ -91,7 +91,7 @@ class ActionExecutor:
         self.batch_records = 0
         self.batch_bytes = 0
         self.batch_outcome_bytes = 0
-        """About what the outcomes take in the batch's commit record."""
+        """The approximate bytes of the outcomes in the batch's commit record."""
 
     def stage(self, prepared: SourceTransaction) -> None:
         """Keep a prepared transaction's rows until the bridge forgets it."""
@@ -104,9 +104,10 @@ class ActionExecutor:
         self._submit(lambda: self._merger.produce(batch))
 
     def register_committed(self, identity: PreparedIdentity) -> None:
-        """Register what a prepared transaction's tables lack, now that it is committed.
+        """Register the schemas that a prepared transaction's tables lack, now that it is committed.
 
-        Nothing is being executed, so that the run can go on with its commits while this waits.
+        No action is being executed then, so that the run can go on with its commits while this call
+        waits.
         """
         if prepared := self._prepared.get(identity):
             prepared.register()
@@ -122,17 +123,19 @@ class ActionExecutor:
         self._tables.owner.bind()
 
     def stage_due(self, due: DueOfLoad) -> None:
-        """Keep what is due of a load for the CommitChunk that follows."""
+        """Keep a load's due chunk, truncate or command for the CommitChunk that follows."""
         self._due = due
 
     def executed_commands(self) -> Iterator[tuple[str, CommandExecuted]]:
-        """Yield the commands that the worker has carried out since the last call, by topic."""
+        """Yield the commands that the worker has executed since the last call, by topic."""
         with suppress(queue.Empty):
             while True:
                 yield self._executed.get_nowait()
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        """Let the `LoadMerger` forget what this snapshot sees of a table in backfill."""
+        """Let the `LoadMerger` forget the changes that this snapshot sees of a table in
+        backfill.
+        """
         self._submit(lambda: self._merger.forget(topic, snapshot))
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
@@ -140,15 +143,15 @@ class ActionExecutor:
         return [identity for identity, prepared in self._prepared.items() if topic in prepared.topics]
 
     def keeps(self, identity: PreparedIdentity) -> bool:
-        """Return whether the bridge knows of the prepared transaction and it has not ended."""
+        """Return whether the bridge knows of the prepared transaction, and the transaction has not
+        ended.
+        """
         return identity in self._prepared
 
     def begun(self, identity: PreparedIdentity) -> float:
         """Return when an opened transaction's Kafka transaction began, by the monotonic clock.
 
-        Asked once.
-
-        Kafka's timeout counts from there, however long opening took.
+        Kafka's timeout counts from there, however long opening took. Asked once.
         """
         return self._begun.pop(identity)
 
@@ -165,19 +168,19 @@ class ActionExecutor:
 
     @property
     def pins(self) -> Mapping[str, Pin]:
-        """What is pinned of each table, by topic."""
+        """The pins, by topic."""
         return self._tables.pins.all
 
     @property
     def prepared(self) -> Iterable[SourceTransaction]:
-        """The prepared transactions that are kept."""
+        """The prepared transactions whose rows are kept."""
         return self._prepared.values()
 
     def produce_waited(self, transaction: SourceTransaction) -> None:
         """Produce rows for the batch that leave the spool.
 
-        A backlog has thousands of small ones: they go to the worker together, at the latest before
-        any other job.
+        A backlog has thousands of small transactions: they go to the worker together, at the latest
+        before any other job.
         """
         transaction.register()
         self.batch_records += transaction.records
@@ -222,7 +225,7 @@ class ActionExecutor:
     def execute(self, action: actions.Action, at_us: int) -> None:  # noqa: C901  (one flat dispatch)
         """Execute an action, or hand it to the worker.
 
-        `at_us` is the source's time of its event.
+        `at_us` is the source's time of the event that caused the action.
         """
         match action:
             case actions.Report(write, flush):
@@ -317,7 +320,7 @@ class ActionExecutor:
         self._submit(lambda: self._report_published(self._publish(due, records)), events.MainCommitted(applied_lsn))
 
     def _publish(self, due: DueOfLoad, records: LoadRecords) -> Published:
-        """Publish what is due of a load: on the worker's thread."""
+        """Publish a load's chunk or truncate, or execute its command: on the worker's thread."""
         match due:
             case Chunk():
                 return self._merger.publish_chunk(due, records)

@@ -1,12 +1,12 @@
-"""`twofold init`: make topics, publication, slot and the first progress record. It may be
+"""`twofold init`: makes topics, publication, slot and the first progress record. It may be
 interrupted anywhere and run again.
 
-Init names the stream that it begins by random: a prefix that is used again begins another stream,
-whose numbers and positions say nothing of the former one's.
+Init gives the stream that begins a random name. A prefix that is used again begins another stream,
+whose numbers and positions say nothing about the former stream's.
 
 The progress topic first says that an init has begun (`applied_lsn` 0), and then where the slot's
-stream starts. A later `run` can so tell an unused slot from one whose progress was lost: it asks
-for `init` in the first case, and refuses in the second.
+stream starts. So a later `run` can tell an unused slot from a slot whose progress was lost: `run`
+asks for `init` in the first case, and refuses in the second.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 
 def initialise(config: Config, say: Say) -> None:
-    """Make what is missing; report what was made."""
+    """Make the missing parts; report each part that was made."""
     published = wanted_publication(config)
     slot = identity.slot_state(config.conninfo, config.slot)
     database = identity.identify(config.conninfo).database
@@ -122,8 +122,8 @@ def _flaws(config: Config, published: provisioning.PublicationContent | None) ->
 def _in_use(config: Config, slot: identity.SlotState) -> str:
     """Say who holds the slot.
 
-    It is this connector if the topics say so. Otherwise the configuration is wrong, or it is
-    another program.
+    If the topics mention the slot, this connector holds it. Otherwise the configuration is wrong,
+    or another program holds it.
     """
     pid, holder = slot_holder(config.conninfo, config.slot)
     recovered = read_progress_if_any(config)
@@ -139,7 +139,9 @@ def _in_use(config: Config, slot: identity.SlotState) -> str:
 
 
 class _Waiting:
-    """Says for whom the slot waits: at once, when that changes, and every ten seconds."""
+    """Says for whom the creation of the slot waits: at once, when that changes, and every ten
+    seconds.
+    """
 
     def __init__(self, config: Config, say: Say) -> None:
         self._config = config
@@ -175,7 +177,7 @@ def _make_slot(config: Config, say: Say) -> Lsn:
 def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
     """Make topics and schemas of the published tables.
 
-    All that Kafka and the registry may refuse comes before the slot, which holds WAL.
+    Everything that Kafka and the registry may refuse comes before the slot, which holds WAL.
     """
     rules = DataPolicy(config)
     with closing(Catalog(config.conninfo)) as catalog:
@@ -204,9 +206,9 @@ def _idle_rules(rules: Sequence[ColumnRule], publication: str) -> Refused:
 
 
 def _note_empty(config: Config, pins: dict[str, Pin]) -> dict[str, Pin]:
-    """Return the pins, with the tables as loaded that have nothing to load.
+    """Return the pins; tables without rows count as loaded.
 
-    Behind the slot this is true for good: everything that is committed later is streamed.
+    Behind the slot this stays true: everything that is committed later is streamed.
     """
     to_load = with_rows(config.conninfo, ((pin.schema, pin.table) for pin in pins.values() if pin.backfill != "ready"))
     return {
@@ -216,8 +218,8 @@ def _note_empty(config: Config, pins: dict[str, Pin]) -> dict[str, Pin]:
 
 
 def wanted_publication(config: Config) -> provisioning.PublicationContent | None:
-    """Return the publication of source.tables; None if it is empty and the publication must
-    exist.
+    """Return the publication that source.tables describes; None without entries: the publication
+    must exist.
     """
     if not config.source.tables:
         return None

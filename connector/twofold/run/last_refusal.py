@@ -1,8 +1,8 @@
 """The last refusal: why `twofold run` ended by itself, for the next command that a person runs.
 
-A file in the spool's folder has it where Kafka is away, and a record in the progress topic has it
-for other machines. The next Kafka transaction of a main producer removes the record: the refusal is
-overcome. What Kafka knew and knows no more, a file cannot bring back.
+A file in the spool's folder keeps the refusal for when Kafka is away. A record in the progress
+topic keeps it for other machines. The next Kafka transaction of a main producer removes the record:
+the refusal is overcome. A file cannot bring back a refusal that Kafka had and no longer has.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.progress import RecoveredState
 
 _WAIT_S = 5.0
-"""A process that ends waits no longer for Kafka."""
+"""The longest wait for Kafka of a process that ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class LastRefusal:
 
 
 def remember(config: Config, error: TwofoldError) -> None:
-    """Keep why this run ends. Whatever fails here, the error itself is told."""
+    """Keep why this run ends. If keeping it fails, the error itself is still reported."""
     if isinstance(error, Fenced):
         return
     refusal = LastRefusal.of(error)
@@ -99,7 +99,9 @@ def forget_where_kafka_does_not_know(config: Config) -> None:
 
 
 def _tell_kafka(config: Config, refusal: LastRefusal) -> bool:
-    """Write the record, unless there is no such topic: a producer's question could make one."""
+    """Write the record, unless the topic does not exist: a producer's question could create the
+    topic.
+    """
     names = names_of(config)
     settings = kafka_settings(config)
     settings = replace(settings, call_timeout_s=min(_WAIT_S, settings.call_timeout_s))

@@ -2,7 +2,7 @@
 the stream has passed it.
 
 Used by the thread that reads the stream. `lives.load_life` decides about each table's load; this
-applies the events and carries the actions out.
+module applies the events and executes the actions.
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ class LoadExecutor(Protocol):
         ...
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        """Let the `LoadMerger` forget what this snapshot sees of a table in backfill."""
+        """Let the `LoadMerger` forget the changes that this snapshot sees of a table in
+        backfill.
+        """
         ...
 
     def executed_commands(self) -> Iterable[tuple[str, CommandExecuted]]:
-        """Return the commands that the worker has carried out since the last call, by topic."""
+        """Return the commands that the worker has executed since the last call, by topic."""
         ...
 
 
@@ -88,7 +90,7 @@ class LoadableTables(Protocol):
 
     @property
     def pins(self) -> Pins:
-        """What is pinned of each table."""
+        """The pins of the tables' topics."""
         ...
 
     def announce(self, relations: Iterable[Relation]) -> None:
@@ -112,7 +114,7 @@ class LoadableTables(Protocol):
         ...
 
     def note_descriptions(self, found: DescribedTables) -> None:
-        """Pin what the catalog has of the tables."""
+        """Pin the catalog's descriptions of the tables."""
         ...
 
 
@@ -136,9 +138,9 @@ class Loading:
         """
         self._joined_tables = joined_tables
         self._looked: DescribedTables | None = None
-        """What was found at a position that the stream has not passed yet."""
+        """The tables that were found at a position that the stream has not passed yet."""
         self._rows: Mapping[int, int] | None = None
-        """About how many rows each table has, once that was looked up."""
+        """The approximate number of rows of each table; None before the first look."""
         self._published: Mapping[int, Relation] = {}
         self._reload_up_to = reload_up_to
         self._loads = loads
@@ -196,7 +198,7 @@ class Loading:
                     raise AssertionError(offer)
 
     def _reload_stale(self) -> None:
-        """Reload stale tables, or tell a person."""
+        """Reload stale tables, or name them for a person."""
         if self._rows is None:
             return
         for stale in self._tables.pins.take_stale():
@@ -229,7 +231,7 @@ class Loading:
         self._apply(topic, load_life.CommandGiven(LoadCommand(number, name)))
 
     def _apply(self, topic: str, event: load_life.LoadEvent) -> None:
-        """Apply an event to the table's life, and carry out what follows at once."""
+        """Apply an event to the table's life, and execute the actions that follow at once."""
         for action in self._lives.apply(topic, event):
             match action:
                 case load_life.BeginReading(progress):

@@ -2,14 +2,14 @@
 their rows?
 
 Someone else may have ended a Kafka transaction of the connector: an administrator, another program
-under one of its transactional ids, or a request that the network delivered late. Its rows may be
-visible, and this recovery would send the uncommitted ones again. So the check comes before anything
+under one of the transactional ids, or a request that the network delivered late. The rows may be
+visible, and this recovery would send the uncommitted rows again. So the check comes before anything
 is sent.
 
-After a run that ended because of that (`EndedElsewhere`), the check covers all that its
-transactions may have written. The first recovery of a process checks only what came after the last
-commit, so that the next process meets a refusal again. Other recoveries do not check: it is a third
-of a recovery's time.
+After a run that ended because of that (`EndedElsewhere`), the check covers everything that its
+transactions may have written. The first recovery of a process checks only the writes after the last
+commit, so that the next process meets a refusal again. Other recoveries do not check: the check
+takes a third of a recovery's time.
 
 The write times of records decide where a check begins, so a clock that jumped may hide a row's
 commit record. Suspected partitions are therefore compared once more, by offsets alone and with
@@ -46,13 +46,15 @@ class LookbackWindow:
 
 
 SINCE_LAST_COMMIT = LookbackWindow(before_s=CLOCK_MS / 1000, to_the_end=False)
-"""Cheap: a batch's rows are written after the commit before it was answered, by the clock of the
-broker that wrote them.
+"""Covers the writes after the last commit. Cheap: a batch's rows are written after the commit
+before it was answered, by the clock of the broker that wrote them.
 """
 
 
 def since_oldest_open(config: Config, patience: int) -> LookbackWindow:
-    """Cover all that open transactions may have written: none is older than its timeout."""
+    """Cover everything that open transactions may have written: no open transaction is older than
+    its timeout.
+    """
     return LookbackWindow(before_s=config.kafka.transaction_timeout * patience, to_the_end=True)
 
 

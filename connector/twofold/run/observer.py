@@ -1,5 +1,5 @@
 """The interface of an observer inside the connector's process: what a run reports, and when.
-`watch` makes metrics and the status page of it.
+`watch` makes metrics and the status page from these calls.
 
 Calls come a few times a turn, never once a row: `published` from the thread that speaks to Kafka,
 all others from the thread that reads. Calls must return at once and raise nothing.
@@ -23,7 +23,7 @@ class BackfillProgress:
     table: str
     state: Literal["waiting for locks", "reading", "paused"]
     rows: int
-    """Published so far, earlier sessions included."""
+    """The rows published so far, in earlier sessions too."""
     estimate: int
     """The estimated number of rows; 0 if it is not known."""
     per_second: float
@@ -44,26 +44,26 @@ class Observer(Protocol):
         """The slot is held and the stream, which has this identity, is about to be read."""
 
     def tables_known(self, pins: Mapping[str, Pin]) -> None:
-        """The tables that have a topic, by topic; told once a run, before the stream is read."""
+        """The tables that have a topic, by topic; called once a run, before the stream is read."""
 
     def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None:
-        """A Kafka transaction has committed. `commit` has the ranges of its rows; `pins` are those
-        that it wrote.
+        """A Kafka transaction has committed. `commit` has the ranges of its rows; `pins` are the
+        pins that it wrote.
         """
 
     def turned(self) -> None:
         """A turn has ended."""
 
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
-        """The bridge decided on `event`; `state` is the state after it, `at_us` the source's time,
-        if it has one.
+        """The bridge decided on `event`. `state` is the state after the event, `at_us` the source's
+        time of the event, if it has one.
         """
 
     def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
         """The tables in backfill, or their progress, have changed."""
 
     def ended(self, error: TwofoldError, wait_s: float) -> None:
-        """The run has ended; recovery begins after this time."""
+        """The run has ended; recovery begins after `wait_s`."""
 
 
 class NullObserver:

@@ -74,13 +74,12 @@ def recover(
     lookback: LookbackWindow | None = None,
     choose_restarts: Callable[[Mapping[str, Pin]], Collection[str]] = lambda _: (),
 ) -> Run:
-    """Take all steps up to the last; `opened` closes what they opened.
+    """Take all steps up to the last; `opened` closes what the steps opened.
 
     Kafka transactions may take `patience` times as long as configured, and their ends
-    `retry_factor` times as long as usual. The run ends before `upto`.
-    `lookback` says how much of the recent writes is compared with the commit records before
-    anything is sent; None compares nothing. `choose_restarts` says, by the pins in Kafka, which
-    topics are restarted.
+    `retry_factor` times as long as usual. The run ends before `upto`. `lookback` says how much of
+    the recent writes is compared with the commit records before anything is sent; None compares
+    nothing. `choose_restarts` says, by the pins in Kafka, which topics are restarted.
     """
     step = InterruptibleStep(stop, opened)
     session = step(lambda: _take_slot_or_tell(config, opened))
@@ -105,7 +104,9 @@ def recover(
 
 
 def _take_slot_or_tell(config: Config, opened: ExitStack) -> ReplicationSession:
-    """Take step 1; where the slot is gone, Kafka knows whether `init` or a person has to act."""
+    """Take step 1. If the slot is gone, Kafka knows whether `init` is missing or a person has to
+    act.
+    """
     try:
         return take_slot(config, opened)
     except SlotGone:
@@ -204,8 +205,8 @@ def _find_tables(
     topics: Topics,
     opened: ExitStack,
 ) -> RecoveredTables:
-    """Return the published tables, as the pins in Kafka have them, and what registers their
-    schemas; refuse what cannot be published.
+    """Return the published tables, as the pins in Kafka have them, with what registers their
+    schemas. Tables that cannot be published are refused.
     """
     rules, catalog = DataPolicy(config), Catalog(config.conninfo)
     opened.callback(catalog.close)
@@ -231,8 +232,10 @@ def _find_tables(
 
 
 def _read_skip_commands(fencing: Fencing, restart: Lsn) -> SkipCommands:
-    """Return people's commands that may still name a row. PostgreSQL sends no row from before the
-    slot's restart position again: a command for one goes with the first commit.
+    """Return people's commands that may still name a row.
+
+    PostgreSQL sends no row from before the slot's restart position again: a command for such a row
+    is removed with the first commit.
     """
     pins, given = fencing.recovered.pins, [SkipCommand(*each) for each in fencing.recovered.skips]
     for each in given:
@@ -260,8 +263,8 @@ class InterruptibleStep:
     result.
 
     PostgreSQL's keepalives are answered meanwhile, and a stop is noticed at once. A step that still
-    works at a stop is abandoned. It does no more harm than a connector that is killed a moment
-    later. It closes what it opens after that.
+    works at a stop is abandoned. An abandoned step does no more harm than a connector that is
+    killed a moment later: it closes what it opens after the stop.
 
     `opened` closes what steps opened; `tend` is called now and then.
     """

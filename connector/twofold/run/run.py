@@ -45,19 +45,20 @@ ANSWER_WAIT_S = 0.001
 STOP_CHECK_S = 0.5
 """How soon an idle run notices a stop."""
 ROWS_FACTOR = 4
-"""While Kafka commits a turn, the next may have this many times `turn.rows`."""
+"""While Kafka commits a turn, the next turn may have this many times `turn.rows`."""
 LOAD_CHECK_S = 0.005
 """How soon an idle run takes the offers of a backfill's readers."""
 FRONTIER_CHECK_S = 0.05
-"""How soon an idle run of a source group takes what a frontier needs."""
+"""How soon an idle run of a source group takes the answers that a frontier needs."""
 OUTCOMES_BYTES = 1 << 20
-"""The outcomes of prepared transactions in one commit record, beyond which the turn is full. One
-read adds at most `READ_ROWS_MAX` of them, and all fit into `COMMIT_RECORD_BYTES`."""
+"""The most bytes of outcomes in one commit record; beyond it the turn is full. One read adds at
+most `READ_ROWS_MAX` outcomes, and all of them fit into `COMMIT_RECORD_BYTES`.
+"""
 STOP_WAIT_S = 10.0
-"""How long a stopping run waits for the jobs that it has given out."""
+"""How long a stopping run waits for the jobs that it has given to the worker."""
 OPEN_AFTER_S = 0.01
-"""No prepared transaction is opened before this time is over: most outcomes follow their prepare at
-once.
+"""No prepared transaction is opened before this time is over, because most outcomes follow their
+prepare at once.
 
 A Kafka transaction for each would cost more than everything else that is done for it, and show
 nothing sooner.
@@ -65,14 +66,15 @@ nothing sooner.
 
 
 class StopRequested(Exception):
-    """A stop was requested during recovery, or while actions were being carried out."""
+    """A stop was requested during recovery, or while actions were being executed."""
 
 
 class RefusedBehind(RunEnded):
     """A refusal, or a topic restart, behind whole transactions that are not published.
 
-    The next run publishes them, and then raises. Otherwise they would be sent again at each start,
-    and refused once the repair is done: rows with a table's old key behind the new one.
+    The next run publishes these transactions, and then raises the refusal. Otherwise the
+    transactions would be sent again at each start, and refused once the repair is done: rows with a
+    table's old key behind the new key.
     """
 
     def __init__(self, refusal: Refused | TopicRestart, at: Lsn) -> None:
@@ -115,7 +117,7 @@ class Run:
         self._frontiers = frontiers
         """None: the connector is in no source group."""
         self._executing = False
-        """Actions of a step are being carried out: no other step may come between them."""
+        """Whether actions of a step are being executed: no other step may come between them."""
         self._observer: Observer = NullObserver()
         self._shown: tuple[BackfillProgress, ...] = ()
         self._batch_since: float | None = None
@@ -176,9 +178,9 @@ class Run:
             self._observer.loading(progress)
 
     def _read(self, now: float, *, drained: bool, busy: bool = False) -> bool:
-        """Read the socket once. True: nothing more waits there, and the bridge knows.
+        """Read the socket once. Return True if nothing more waits there, and the bridge knows that.
 
-        `busy`: an answer of the worker may have come since they were taken.
+        `busy`: the worker may have answered since its answers were taken.
         """
         longest_s = LOAD_CHECK_S if self._loading.busy else FRONTIER_CHECK_S if self._frontiers else STOP_CHECK_S
         wait_s = min(longest_s, self._wait_s(now)) if drained and not (busy or self._worker.busy) else 0
@@ -212,7 +214,9 @@ class Run:
         return min(self._timers.wait_s(now, in_doubt), self._collector.wait_s(time.time_ns() // 1_000_000, in_doubt))
 
     def _announce_for_frontier(self) -> None:
-        """Announce what the collector holds back: a frontier that is asked for waits for it."""
+        """Announce the collector's unannounced transactions: a frontier that is asked for waits for
+        them.
+        """
         if self._frontiers is not None and frontier.has_passed(self.state):
             for collected in self._collector.announce(time.time_ns() // 1_000_000):
                 self._take_collected(collected)
@@ -220,7 +224,7 @@ class Run:
     def _while_waiting(self) -> None:
         """Do what cannot wait while the registrar waits for a server.
 
-        Between two events of the collector answers and due times may come, and what lies before
+        Between two events of the collector answers and due times may come, and everything before
         the wait is committed.
         """
         self._session.tend()
@@ -305,8 +309,9 @@ class Run:
             failpoints.hit("after_feedback")
 
     def _finish(self) -> None:
-        """Stop cleanly: commit what is gathered unless a transaction is half read, report, leave
-        the rest.
+        """Stop cleanly: commit what is gathered unless a transaction is half read, then report.
+
+        Everything else is left for the next run.
         """
         deadline = time.monotonic() + STOP_WAIT_S
         if not self.state.unfinished:
@@ -322,11 +327,12 @@ class Timers:
     """The clock of the run: when a staged transaction must be opened, an open one parked, and an
     idle position brought up to date.
 
-    The bridge knows no time; the run turns time into its events. Deadlines are monotonic. The delay
-    of a kind is constant, so each falls due in the order in which it was given. A transaction whose
-    outcome was read has no more events; the bridge would ignore them, at the price of a step.
+    The bridge knows no time; the run turns time into the bridge's events. Deadlines are monotonic.
+    The delay of a kind is constant, so transactions fall due in the order in which they came. A
+    transaction whose outcome was read has no more events; the bridge would ignore them, at the
+    price of a step.
 
-    `in_doubt`: how many are in doubt, as the bridge has it.
+    `in_doubt`: the number of transactions in doubt, as the bridge has it.
     """
 
     def __init__(self, *, open_within_s: float, hold_s: float, idle_s: float, pool: int, now: float) -> None:
@@ -344,16 +350,16 @@ class Timers:
         self._staged[identity] = now
 
     def opened(self, identity: PreparedIdentity, begun: float) -> None:
-        """Note when its Kafka transaction began."""
+        """Note when the transaction's Kafka transaction began."""
         self._opened[identity] = begun + self._hold_s
 
     def ended(self, identity: PreparedIdentity) -> None:
-        """Note that its outcome was read."""
+        """Note that the transaction's outcome was read."""
         for deadlines in (self._soonest, self._staged, self._opened):
             deadlines.pop(identity, None)
 
     def due(self, now: float, *, drained: bool, in_doubt: int) -> list[Event]:
-        """Yield the events whose time has come.
+        """Return the events whose time has come.
 
         `drained`: nothing waits to be read, so a transaction is opened after `OPEN_AFTER_S`.
         """
@@ -376,6 +382,6 @@ class Timers:
 
     @staticmethod
     def _past(deadlines: OrderedDict[PreparedIdentity, float], now: float) -> Iterator[PreparedIdentity]:
-        """Remove and yield those whose deadline is over."""
+        """Remove and yield the transactions whose deadline is over."""
         while deadlines and next(iter(deadlines.values())) <= now:
             yield deadlines.popitem(last=False)[0]

@@ -13,7 +13,7 @@ from twofold_avro.records import Pin
 
 
 def source_use(config: Config) -> SourceUse:
-    """Return what the configuration asks of the source, and not every source can give."""
+    """Return what the configuration asks of the source, of which not every source can give all."""
     return SourceUse(
         failover=config.source.failover,
         synchronous=config.prepared.synchronous,
@@ -23,7 +23,9 @@ def source_use(config: Config) -> SourceUse:
 
 
 def require_fit_standby(config: Config) -> None:
-    """SetupError: the source is a standby, and the configuration asks what no standby can give."""
+    """Raise SetupError if the source is a standby and the configuration asks for more than a
+    standby gives.
+    """
     with connect(config.conninfo) as connection:
         require_for_run(config.conninfo, connection, source_use(config))
 

@@ -49,9 +49,11 @@ STANDBY_POLL_S = 0.5
 LONG_ENOUGH_S = 30.0
 """After a run of this length the next error begins with a short wait again."""
 OFTEN, OFTEN_WITHIN_S = 5, 600.0
-"""A topic that restarts more often for the same table, each time this soon, is refused."""
+"""The limit of a topic's restarts for the same table, each this soon after the one before. Beyond
+it the topic is refused.
+"""
 PATIENCE_MAX = 1024
-"""The brokers' own limit comes first."""
+"""The greatest factor. The brokers' own limit comes first."""
 
 
 def supervise(
@@ -108,17 +110,19 @@ def supervise(
 
 
 class TopicsToRestart:
-    """The topics that the next run restarts, and those after it until Kafka has the restart.
+    """The topics that the next run restarts, and the runs after it until Kafka has the restart.
 
-    The next run may end before that, because another table's topic must restart too. A run that
-    then began without the first one would meet its rows again, and the two would alternate.
+    The next run may end before that, because another table's topic must restart too. A later run
+    without the first topic would meet that topic's rows again, and the two topics would alternate.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._times: dict[tuple[str, int], list[float]] = {}
         self._topics: dict[str, tuple[Pin | None, ...]] = {}
-        """Each with its pin before the restart; nothing: no run has begun with it."""
+        """The topics, each with its pin before the restart; an empty tuple: no run has begun with
+        the topic.
+        """
 
     def add(self, met: TopicRestart) -> None:
         """Add a topic; refuse it if the same table causes this again and again.
@@ -200,7 +204,7 @@ def _run(next_run: _NextRun, stop: threading.Event, observer: Observer, recovere
 
 
 def _is_retried(error: TwofoldError, config: Config) -> bool:
-    """Whether a restart can remedy it. A secret that expires may have expired on its way."""
+    """Whether a restart can repair the error. A secret that expires may have expired on its way."""
     return isinstance(error, RunEnded | Unreachable | Fenced) or (
         isinstance(error, AccessDenied) and config.kafka.secrets_expire
     )

@@ -1,14 +1,15 @@
-"""The worker: the one thread that writes to Kafka, job after job as they were given.
+"""The worker: the one thread that writes to Kafka, job after job in the order of submission.
 
 One thread and one queue make the order: Kafka transactions commit in the source's commit order, and
 no two producers write into one partition at once. The queue is bounded. The thread that reads waits
 for room, and tends the replication connection meanwhile.
 
-A job may leave its answer for later (`Pending`): the next jobs do not wait for it. It is asked for
-after each of them, before their own answers, and while there is none.
+A job may leave its answer for later (`Pending`): the next jobs do not wait for that answer. The
+worker looks for pending answers after each job, before the job's own answer, and while there is no
+job.
 
-A job that fails ends the run, and so does a pending answer. Jobs behind it do not begin; recovery
-does their work again.
+A job that fails ends the run, and so does a pending answer that fails. Jobs behind it do not begin;
+recovery does their work again.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ Job = Callable[[], Event | Pending | None]
 JOBS_MAX = 16
 _WAIT_SLICE_S = 0.2
 _ASK_S = 0.001
-"""How often pending answers are asked for while there is no job."""
+"""How often the worker looks for pending answers while there is no job."""
 
 
 class Worker:
-    """Use from one thread; it owns another."""
+    """The worker. One thread uses it; it owns another."""
 
     def __init__(self) -> None:
         self._jobs: queue.Queue[Job | None] = queue.Queue(maxsize=JOBS_MAX)
@@ -49,7 +50,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Job, *, meanwhile: Callable[[], None]) -> None:
-        """Put a job at the end of the queue; `meanwhile` is called now and then while it is
+        """Put a job at the end of the queue. `meanwhile` is called now and then while the queue is
         full.
         """
         while True:
@@ -77,12 +78,12 @@ class Worker:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is not finished, or its answer is not there."""
+        """Whether a job is not finished, or an answer is pending."""
         return self._submitted != self._finished or bool(self._pending)
 
     @property
     def failure(self) -> BaseException | None:
-        """The error of a job, about rows that were given out earlier."""
+        """The error of a job; the job's rows were submitted earlier."""
         return self._failure
 
     def check(self) -> None:
@@ -91,7 +92,7 @@ class Worker:
             raise self._failure
 
     def close(self, wait_s: float) -> bool:
-        """Take no more jobs and wait for the current one. False: it still works."""
+        """Take no more jobs and wait for the current one. Return False if it still works."""
         self._failure = self._failure or RuntimeError("the worker is closed")
         while True:
             try:

@@ -18,7 +18,7 @@ from twofold_common.positions import Lsn, PreparedIdentity
 
 ENDED_KEPT = 10_000
 TOMBSTONES_MAX = 1_000
-"""The most in one Kafka transaction."""
+"""The most tombstones in one Kafka transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ConnectorOrigin:
     slot: str
     pool: int
     stream_id: str
-    """Made by init, kept for as long as the topics. Commit records have it too."""
+    """The stream's id: made by init, kept for as long as the topics. Commit records have it too."""
 
     def progress(self, applied_lsn: Lsn, sequence: int) -> Progress:
         return Progress(
@@ -47,7 +47,7 @@ class ConnectorOrigin:
 
 @dataclass(frozen=True, slots=True)
 class FrontierOrigin:
-    """The source group that frontiers name, and the connector's reading of gids."""
+    """The source group's name, and the parser of gids: what every frontier needs."""
 
     group: str
     parse_gid: Parse
@@ -88,19 +88,19 @@ def ledger_entry(prepared: SourceTransaction, state: LedgerState, sequence: int 
 
 
 class Ledger:
-    """The in-doubt ledger as one run writes it: its entries, and which of them it removes.
+    """The in-doubt ledger as one run writes it: its entries, and their removal.
 
-    Each start reads the whole ledger, so it must not grow for ever. The latest of the ended
+    Each start reads the whole ledger, so the ledger must not grow for ever. The latest ended
     transactions stay for people; older ones get a tombstone. Recovery needs only transactions
-    without an outcome, and these are never removed. The commit records keep what has committed, as
-    long as Kafka keeps those.
+    without an outcome, which are never removed. The commit records keep what has committed, as long
+    as Kafka keeps those records.
 
-    Used by the thread that reads. On kill -9 nothing is lost: the topic shows again what is to be
-    removed.
+    Used by the thread that reads. On kill -9 nothing is lost: the topic shows again which entries
+    are to be removed.
     """
 
     def __init__(self, unresolved: Iterable[Prepared], ended: Iterable[str]) -> None:
-        """Start with what recovery read; `ended` are downstream ids, the oldest first."""
+        """Start with the entries that recovery read. `ended`: downstream ids, the oldest first."""
         self._unresolved = {PreparedIdentity(entry.xid, entry.gid): entry for entry in unresolved}
         self._ended = deque(ended)
         self._entries: dict[str, Prepared] = {}
@@ -141,7 +141,7 @@ class Ledger:
 
 
 _OUTCOME_BYTES = 64
-"""The most that an outcome takes beside its texts."""
+"""The most bytes that an outcome takes in a commit record, beside its texts."""
 
 
 def outcome_bytes(outcome: PreparedOutcome) -> int:

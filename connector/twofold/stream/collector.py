@@ -1,13 +1,13 @@
 """From messages to transactions: gathers the session's messages into whole source transactions with
 encoded rows, and makes the bridge's events.
 
-Rows are never decoded here. The relation's oid is read, and the raw message goes through the
-relation's plan into a `RowBatch`. Rows of plain transactions go into the main one. Rows of
-prepared transactions wait in the spool under their identity, unless `gathered_outcomes` keeps
-them; rows of transactions in progress (`streamed`) wait there for their end. A transaction that is
-already in Kafka is skipped by its Begin alone.
+The collector never decodes a row. It reads the relation's oid, and the raw message goes through the
+relation's plan into a `RowBatch`. Rows of plain transactions go into the main batch. Rows of
+prepared transactions wait in the spool under their identity, unless `gathered_outcomes` keeps them.
+Rows of transactions in progress (`streamed`) wait there for the end. A transaction that is already
+in Kafka is recognised by its Begin, and its rows are passed.
 
-On kill -9 all of it is lost and sent again: nothing here was reported to PostgreSQL as safe.
+On kill -9 everything here is lost and sent again: nothing of it was reported to PostgreSQL as safe.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ROWS = frozenset(b"IUD")
 _AT_COMMITS = m.Begin, m.CommitPrepared, m.StreamCommit
 """The messages that tell the position of the commit that is being read."""
 _PIECE_BYTES = 1 << 20
-"""The size of a piece that goes to the batch: each is one job of the worker."""
+"""The size of a piece that goes to the batch: each piece is one job of the worker."""
 
 
 class Collector:
@@ -66,7 +66,10 @@ class Collector:
         upto: Lsn | None = None,
         order: StreamOrder | None = None,
     ) -> None:
-        """`knows`: whether the bridge or the ledger has the prepared transaction.
+        """`is_applied`, `is_applied_upto`: whether Kafka has the outcome that starts, or ends, at a
+        position.
+
+        `knows`: whether the bridge or the ledger has the prepared transaction.
 
         `open_within_s` and `pool` are those of `GatheredOutcomes`.
 
@@ -82,7 +85,7 @@ class Collector:
         self._upto = upto
         self._order = order or StreamOrder()
         self.at = NO_LSN
-        """The commit that is being read, if it is known."""
+        """The position of the commit that is being read, if it is known."""
         self.reached = False
         """The next message is `upto`'s: nothing more is collected."""
         self._gathered = GatheredOutcomes(open_within_s=open_within_s, pool=pool)
@@ -136,8 +139,9 @@ class Collector:
         yield from self._announce(math.inf, ts_ms)
 
     def announce_drained(self, ts_ms: int, in_doubt: int) -> Iterator[CollectedEvent]:
-        """Yield the events of all whole transactions, when the stream has been read to its end. No
-        outcome of a prepared transaction waits to be read then. If more transactions are
+        """Yield the events of all whole transactions, when the stream has been read to its end.
+
+        No outcome of a prepared transaction waits to be read then. If more transactions are
         unannounced than can be opened beside the `in_doubt` announced ones, they stay unannounced:
         most outcomes come before an opened transaction would be of use.
         """
@@ -169,17 +173,17 @@ class Collector:
 
     @property
     def _half_plain(self) -> bool:
-        """Whether a plain transaction has begun and its commit is not read."""
+        """Whether a plain transaction has begun, without its commit."""
         return self._current is not None and not self._current.is_prepared
 
     @property
     def _open(self) -> bool:
-        """Whether a transaction or a stream block has begun and its end is not read."""
+        """Whether a transaction or a stream block has begun, without its end."""
         return self._current is not None or self._streams.block is not None
 
     @property
     def half_prepared(self) -> bool:
-        """Whether a prepared transaction has begun and its PREPARE is not read.
+        """Whether a prepared transaction has begun, without its PREPARE.
 
         The schema ids in its rows are known only if no table is registered meanwhile.
         """
@@ -194,8 +198,9 @@ class Collector:
 
     def _hand_over(self) -> Iterator[CollectedEvent]:
         """Yield the batch's rows with their event: neighbouring outcomes, and the unfinished
-        transaction behind them. Whatever event follows, the bridge then knows where the oldest
-        unannounced prepare is.
+        transaction behind them.
+
+        Whatever event follows, the bridge then knows where the oldest unannounced prepare is.
         """
         current = self._current if self._current is not None and not self._current.is_prepared else None
         unfinished = current is not None and current.rows > 0
@@ -209,8 +214,9 @@ class Collector:
         yield from self._gathered.unannounced(lower=False)
 
     def _announce(self, until_ms: float, ts_ms: int, *, drained_with: int | None = None) -> Iterator[CollectedEvent]:
-        """Hand over, and announce prepared transactions. In the middle of a plain transaction do
-        nothing: its rows would go too.
+        """Hand over, and announce prepared transactions.
+
+        In the middle of a plain transaction do nothing: its rows would be handed over too.
         """
         if self._half_plain:
             return
@@ -250,8 +256,8 @@ class Collector:
     def _of_prepared(
         self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, wal_start: int, ts_ms: int
     ) -> Iterator[CollectedEvent]:
-        """Handle a prepared transaction's end or its outcome: among the gathered outcomes if that
-        is possible, else by an event of its own.
+        """Handle a PREPARE or an outcome: among the gathered outcomes if possible, else by an event
+        of its own.
         """
         gathered = self._gathered
         if not isinstance(message, m.Prepare):
@@ -309,8 +315,10 @@ class Collector:
                 raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} out of place", offset=0)
 
     def _commit(self, message: m.Commit, wal_start: int) -> Iterator[CollectedEvent]:
-        """End a plain transaction. If it was handed over in part, hand over the rest now, alone:
-        behind it the batch may close.
+        """End a plain transaction.
+
+        If a part of the transaction was handed over, hand over the rest now, alone: behind it the
+        batch may close.
         """
         current = self._transaction(message)
         begun = current.begun
@@ -341,8 +349,10 @@ class Collector:
         return current
 
     def _may_keep(self, message: m.Prepare, prepared: SourceTransaction) -> bool:
-        """Whether the transaction may stay unannounced until its outcome. It may not if Kafka or
-        the ledger may have the transaction, if a rule parks it, or if it has many rows.
+        """Whether the transaction may stay unannounced until its outcome.
+
+        It may not if Kafka or the ledger may have the transaction, if a rule parks it, or if it has
+        many rows.
         """
         return (
             prepared.spooled is None
@@ -428,13 +438,13 @@ class Collector:
         return missing_end(begun, found)
 
     def _info(self, message: m.BeginPrepare | m.StreamPrepare) -> TransactionInfo:
-        """Return what the rows of a prepared transaction share."""
+        """Return the facts that the rows of a prepared transaction share."""
         identity = message.identity
         downstream_id, parsed = identity.downstream_id(message.prepare_lsn), self._parse_gid(identity.gid)
         return TransactionInfo(identity.xid, message.prepare_ts_us, downstream_id, identity.gid, parsed)
 
 
 def _committed(message: m.Begin | m.StreamCommit) -> TransactionInfo:
-    """Return what the rows of a plain transaction share."""
+    """Return the facts that the rows of a plain transaction share."""
     transaction_id = f"{message.xid}:{format_lsn(message.commit_lsn)}"
     return TransactionInfo(message.xid, message.commit_ts_us, transaction_id, None, commit_lsn=message.commit_lsn)

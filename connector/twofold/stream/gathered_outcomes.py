@@ -1,20 +1,20 @@
-"""`GatheredOutcomes`: neighbouring outcomes that the bridge hears of by one event. The collector
-has their rows.
+"""`GatheredOutcomes`: neighbouring outcomes that go to the bridge in one event. The collector has
+their rows.
 
-A prepared transaction takes part if its outcome follows soon: it is kept here unannounced, and its
-COMMIT PREPARED puts its rows beside those of plain transactions. That needs no spool, no phase in
-the bridge and no deadline.
+To *announce* a prepared transaction is to tell the bridge of it. A prepared transaction is kept
+here *unannounced*, because most outcomes follow soon: COMMIT PREPARED then puts the rows beside
+those of plain transactions. That needs no spool, no phase in the bridge and no deadline.
 
 The rule that makes this safe: before the bridge hears of anything behind an unannounced PREPARE, it
-hears where the oldest one is (`events.Unannounced`), and reports no position beyond it. The event
-of the outcomes names the oldest prepare that they resolve. It bounds the reported position until
-Kafka has the outcomes.
+hears where the oldest unannounced PREPARE is (`events.Unannounced`), and reports no position beyond
+it. The event of the outcomes names the oldest prepare that they resolve. That prepare bounds the
+reported position until Kafka has the outcomes.
 
-All unannounced transactions are announced when the socket is empty. While it is not, the oldest are
-announced when they have waited for `prepared.open_within`, or when the kept rows exceed
-`KEPT_BYTES_MAX`. If more are in doubt than the pool has producers, the oldest are announced after a
-longer wait, whether the socket is empty or not: nothing would open them earlier. On kill -9
-everything here is sent again, like the rest of what was collected.
+All unannounced transactions are announced when the socket is empty. While the socket is not empty,
+the oldest are announced when they have waited for `prepared.open_within`, or when the kept rows
+exceed `KEPT_BYTES_MAX`. If more are in doubt than the pool has producers, the oldest are announced
+after a longer wait, whether the socket is empty or not: nothing would open them earlier. On kill -9
+everything here is sent again, like the rest of the collected rows.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ times as much."""
 class OpeningDelay:
     """How long a prepared transaction waits for its outcome before it is announced and opened.
 
-    Of more than the pool has producers, each waits `MANY_FACTOR` times as long: to open and commit
-    a few of them, one after the other, would let all others wait for Kafka.
+    If more are in doubt than the pool has producers, each waits `MANY_FACTOR` times as long. To
+    open and commit a few of them, one after the other, would let all others wait for Kafka.
     """
 
     open_within_s: float
@@ -58,10 +58,14 @@ class OpeningDelay:
 
 
 class GatheredOutcomes:
-    """The outcomes since the last event; used by the thread that reads."""
+    """The outcomes since the last event, and the unannounced transactions; used by the thread that
+    reads.
+    """
 
     def __init__(self, *, open_within_s: float, pool: int) -> None:
-        """`open_within_s`: how long one may wait for its outcome, while no more than `pool` do."""
+        """`open_within_s`: how long a transaction may wait for its outcome, while at most `pool`
+        wait.
+        """
         self._delay = OpeningDelay(open_within_s, pool)
         self._kept: OrderedDict[PreparedIdentity, SourceTransaction] = OrderedDict()
         self._kept_bytes = 0
@@ -79,7 +83,7 @@ class GatheredOutcomes:
 
     @property
     def has_outcomes(self) -> bool:
-        """Whether there are outcomes without an event yet."""
+        """Whether there are outcomes that no event has named yet."""
         return self._end != NO_LSN
 
     def add_plain(self, message: m.Commit, rows: int, ddl: DdlMessages = NO_DDL) -> None:
@@ -108,7 +112,10 @@ class GatheredOutcomes:
         return identity in self._kept
 
     def commit(self, message: m.CommitPrepared) -> SourceTransaction:
-        """Add and return an unannounced transaction; without rows, readers have no transaction."""
+        """Add the outcome of an unannounced transaction, and return the transaction.
+
+        Without rows the transaction does not exist for readers.
+        """
         prepared = self._remove(message.identity)
         if prepared.rows:
             self._transactions += 1
@@ -127,11 +134,12 @@ class GatheredOutcomes:
         self._resolve(prepared, message.end_lsn)
 
     def take_event(self, *, unfinished: bool) -> CollectedEvent | None:
-        """Return the event of all outcomes, without the rows, and begin with none again; None if
-        there is nothing to tell.
+        """Return the event of all outcomes, without the rows, and begin with none again; None
+        without an outcome.
 
         `unfinished`: the collector has rows of a transaction whose commit is not read. One event
-        names both. With two, the batch could close between them with half a transaction in it.
+        names both. With two events the batch could close between them with half a transaction in
+        it.
         """
         if self.has_outcomes:
             resolved = self._oldest_resolved, self._committed, self._rolled_back
@@ -142,8 +150,9 @@ class GatheredOutcomes:
         return CollectedEvent(PlainUnfinished()) if unfinished else None
 
     def take_due(self, now_ms: float, *, drained_with: int | None = None) -> Iterator[SourceTransaction]:
-        """Yield the transactions that are to be announced, the oldest first. `drained_with`: the
-        socket is empty, and so many others are in doubt.
+        """Yield the transactions that are to be announced, the oldest first.
+
+        `drained_with`: the socket is empty, and this number of other transactions is in doubt.
         """
         wait_ms = self._wait_ms(drained_with)
         while self._kept:
@@ -166,8 +175,8 @@ class GatheredOutcomes:
         return math.inf if first is None else max(0.0, first.read_ms + self._wait_ms(drained_with) - now_ms) / 1000
 
     def unannounced(self, *, lower: bool) -> list[CollectedEvent]:
-        """Return the event that says where the oldest unannounced transaction was prepared, if that
-        has changed in this direction.
+        """Return the event with the oldest unannounced prepare, if that has changed in this
+        direction.
         """
         first = next(iter(self._kept.values()), None)
         oldest = NO_PREPARE if first is None else first.prepare_lsn

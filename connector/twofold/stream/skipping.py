@@ -1,7 +1,7 @@
-"""Names rows that cannot be carried, and offers the command that skips such a row.
+"""Names rows that cannot be published, and offers the command that skips such a row.
 
-`lives.skipped_rows` decides what a command names. Here are the edges: what a raw row, or the record
-of a row, is called, and the refusals that name the command, filled in.
+`lives.skipped_rows` decides which row a command names. This module names a raw row, or the record
+of a row, and writes the refusals with the command filled in.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class RowPlaces(Protocol):
 
 
 def read_keys(plan: RowPlan, payload: bytes, oid_at: int) -> tuple[bytes, ...]:
-    """Return the message keys of a raw row without their schema's id, the new one last. None can be
-    read of a malformed row, or of one without a key.
+    """Return the message keys of a raw row without their schema's id, the new key last.
+
+    A malformed row, or a row without a key, has none.
     """
     try:
         keys = plan.keys_of(payload, oid_at)
@@ -52,7 +53,7 @@ def names_of_record(lsn: int, record: Record, *raw_names: str) -> tuple[str, ...
 
 
 def offer(refusal: Refused, table: TableVersion, lsn: int, row: str) -> Refused:
-    """Return the refusal with one more way out: the command that skips a row."""
+    """Return the refusal with one more repair: the command that skips a row."""
     return _offer(refusal, _argument(table), lsn, row)
 
 
@@ -67,8 +68,10 @@ def offer_raw(refusal: Refused, table: TableVersion, lsn: int, payload: bytes, o
 
 
 def offer_record(refusal: RecordTooLarge, pin: Pin | None, places: RowPlaces) -> Refused:
-    """Return the refusal of a record with the command that skips it, if it is a table's row of the
-    stream: a load would read it again.
+    """Return the refusal of a record with the command that skips it, if the record is a row of the
+    stream.
+
+    A row of a load would be read again.
     """
     record = refusal.record
     if pin is None or record is None:

@@ -1,10 +1,10 @@
 """`SourceTransaction`: a transaction of the source with its rows, from its first message until
-Kafka has them or they are dropped.
+Kafka has the rows or they are dropped.
 
-PostgreSQL sends most transactions after they have ended; their rows are encoded at once. The rows of
-a plain transaction go straight into the batch that the transaction shares with its neighbours. The
-rows of a prepared transaction are kept in a batch of their own, and go into the spool once they are
-many, or once the transaction is announced. `streamed` has transactions in progress.
+PostgreSQL sends most transactions after they have ended; their rows are encoded at once. The rows
+of a plain transaction go straight into the batch that the transaction shares with its neighbours.
+The rows of a prepared transaction are kept in a batch of their own, and go into the spool once they
+are many, or once the transaction is announced. `streamed` has transactions in progress.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ from twofold_avro.wire import HEADER_BYTES, partition_of
 from twofold_common.positions import Lsn, PreparedIdentity
 
 CHUNK_BYTES = 1 << 17
-"""The size of a piece that goes into the spool, and is completed and handed over when it leaves.
+"""The size of a piece that goes into the spool. The piece is completed and handed over when it
+leaves the spool.
 
 It stays in a core's own cache between the two. A megabyte took half as long again
 (docs/inside/measurements).
 """
 _TRUNCATE_BYTES = 512
-"""The approximate size of one record."""
+"""The approximate size of a truncate's record."""
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +59,7 @@ class SourceTransaction:
     begun: m.Begin | m.BeginPrepare | None = None
     """The message that began the transaction; None if the transaction is streamed."""
     bytes_max: int = CHUNK_BYTES
-    """A larger batch is handed over, or spilled, at once."""
+    """A batch that is larger is handed over, or spilled, at once."""
     is_applied: bool = False
     """Whether Kafka has the transaction."""
     header: TransactionHeader = field(init=False)
@@ -71,19 +72,19 @@ class SourceTransaction:
     rows: int = 0
     """The number of changes."""
     has_skipped: bool = False
-    """Whether a row was skipped, as a person has commanded."""
+    """Whether a row was skipped by a person's command."""
     handed_over: bool = False
     """Whether some of the transaction's rows have gone to the batch."""
     prepare: m.Prepare | m.StreamPrepare | None = None
     """The message that ended a prepared transaction, once read."""
     read_ms: int = 0
-    """When PREPARE was read, if the transaction is kept unannounced after it."""
+    """When PREPARE was read, if the transaction is kept unannounced."""
     records: int = 0
     """The number of records in the spool."""
     spooled_bytes: int = 0
     provisional: tuple[TableVersion, ...] = ()
-    """The tables whose shape was not committed when the transaction was complete. They must be
-    committed before `batches`.
+    """The tables whose shape was not committed when the transaction was complete. Their shapes must
+    be committed before `batches`.
     """
     topics: tuple[str, ...] = ()
     """All topics of the transaction, once complete."""
@@ -159,11 +160,13 @@ class SourceTransaction:
         return behind
 
     def _append_named(self, lsn: int, payload: bytes, ts_ms: int) -> bool:
-        """Append a row at a position of people's commands, without what they name of it. Return
-        False, and do nothing, if it can go the usual way.
+        """Append a row at a position that people's commands name, without the records that the
+        commands skip.
 
-        Nothing is left of a row that cannot be encoded, or whose shape is not registered. Of
-        another one that changes its key, the delete of the old key is left.
+        Return False, and do nothing, if no command names the row.
+
+        A row that cannot be encoded, or whose shape is not registered, is skipped whole. Of any
+        other row that changes its key, the delete of the old key stays.
         """
         skips = self.all_tables.skips
         if lsn not in skips.positions:
@@ -189,7 +192,7 @@ class SourceTransaction:
         return True
 
     def _append_unnamed(self, table: TableVersion, records: list[Record], raw_name: str, lsn: int) -> None:
-        """Append the records that no command names, and note the others: one for each key."""
+        """Append the records that no command names; note the skipped ones, once for each key."""
         lists, skipped = self._lists(table), dict[bytes | None, SkipCommand]()
         for record in records:
             key = record["key"]
@@ -202,7 +205,7 @@ class SourceTransaction:
             self._note_skipped(command, key)
 
     def _note_skipped(self, command: SkipCommand, key: bytes | None) -> None:
-        """Tell the merger, which learns of it in the order of the topic."""
+        """Note a skipped row for the merger, which gets the note in the order of the topic."""
         self.has_skipped = True
         self.batch.lists(SKIPPED, 1)[0].append({**command._asdict(), "key": key})
 
@@ -213,7 +216,7 @@ class SourceTransaction:
             self._unregistered[table] = lsn, skipping.name_raw(keys, lsn, payload, oid_at)
 
     def register(self) -> None:
-        """Register what the transaction's tables lack, now that it is committed."""
+        """Register the schemas that the transaction's tables lack, now that it is committed."""
         for table in self.provisional:
             try:
                 self.all_tables.register_committed((table,))
@@ -244,10 +247,10 @@ class SourceTransaction:
             self.rows += 1
 
     def _lists(self, table: TableVersion) -> list[list[Record]]:
-        """Return the lists that the table's records go to.
+        """Return the lists for the table's records.
 
-        A prepared transaction may have changed whether the table has a key, and with it the
-        partitions. Its commit is then refused, and its rollback forgets it.
+        A prepared transaction may have changed whether the table has a key, and with the key the
+        partitions. Such a transaction's commit is then refused, and its rollback forgets it.
         """
         self.tables[table] = None
         if self.is_prepared and not self.batch.fits(table.topic, table.partitions):
@@ -262,7 +265,7 @@ class SourceTransaction:
         self.batch = RowBatch()
 
     def complete(self) -> None:
-        """Spill all rows, and note which tables and topics they have."""
+        """Spill all rows, and note their tables and topics."""
         self.spill()
         self.provisional = tuple(table for table in self.tables if not table.committed)
         self.topics = (*(dict.fromkeys(table.topic for table in self.tables if not table.void) | self.event_topics),)
@@ -303,13 +306,13 @@ class CollectedEvent(NamedTuple):
     batch: RowBatch | None = None
     """Rows for the main producer, to be produced before the event's actions."""
     transaction: SourceTransaction | None = None
-    """A complete transaction. If it is prepared, it is kept until its outcome; otherwise its rows
-    are for the main producer, as those of `batch` are.
+    """A complete transaction. A prepared one is kept until its outcome. The rows of any other are
+    for the main producer, as those of `batch` are.
     """
     at_us: int = 0
     """The source's time of the commit, prepare or rollback."""
     waited_ms: int = 0
-    """How long ago its PREPARE was read."""
+    """How long ago the PREPARE was read."""
     outcomes: tuple[PreparedOutcome, ...] = ()
     """The committed prepared transactions among the outcomes, for the commit record."""
     ddl: DdlMessages = NO_DDL

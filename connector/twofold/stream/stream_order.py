@@ -1,12 +1,12 @@
-"""Checks the positions of a stream: they must be equal at both ends of a transaction, rise from
+"""Checks the positions of a stream. They must be equal at both ends of a transaction, rise from
 outcome to outcome, and not exceed the server's WAL.
 
-A position that is too large would be recorded and confirmed, and what lies before it would never be
+A position that is too large would be recorded and confirmed, and the WAL before it would never be
 sent again. So a contradiction is malformed, and ends the connector before anything is published.
 
-The position in the frame of an outcome's message is the end of its record, as the message says
-itself. So flipped bytes are found at no cost. The server is asked for the end of its WAL only where
-an outcome is far ahead of all it has said.
+The position in the frame of an outcome's message is the end of its record, and the message has the
+same end. So flipped bytes are found at no cost. The server is asked for the end of its WAL only if
+an outcome is far ahead of everything that the server has sent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from twofold.source import messages as m
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
 
 UNASKED_BYTES = 16 << 20
-"""An outcome this far ahead of the end that is known is believed: the server goes on writing."""
+"""An outcome up to this far ahead of the known end is believed, because the server goes on writing.
+"""
 
 
 class StreamOrder:
     """The order of one session's stream; used by the thread that reads."""
 
     def __init__(self, known_end: Lsn = NO_LSN, ask_end: Callable[[], Lsn] | None = None) -> None:
-        """`known_end`: how far the server's WAL reaches; None if the server cannot be asked."""
+        """`known_end`: how far the server's WAL reaches. `ask_end`: None if the server cannot be
+        asked.
+        """
         self._known_end = known_end
         self._ask_end = ask_end
         self._last_end = NO_LSN
@@ -58,7 +61,7 @@ class StreamOrder:
         self._last_end = message.lsn
 
     def check_prepare(self, message: m.Prepare | m.StreamPrepare, begun: m.BeginPrepare | None, wal_start: int) -> None:
-        """Check the end of a prepared transaction against its begin, if it had one."""
+        """Check the end of a prepared transaction against its begin message, if there was one."""
         said = (message.prepare_lsn, message.end_lsn, message.prepare_ts_us, message.identity)
         if begun is not None and said != (begun.prepare_lsn, begun.end_lsn, begun.prepare_ts_us, begun.identity):
             raise _malformed(message, "it contradicts the BeginPrepare of its transaction")

@@ -1,12 +1,13 @@
-"""Transactions in progress: the part that PostgreSQL streams before they end.
+"""Transactions in progress: PostgreSQL streams their first part before they end.
 
-Rows are encoded as they come, except for what only the end of the transaction decides: its time,
-its position, its gid, and each change's place among those that were not rolled back. They wait in
-the spool, each with its subtransaction. A rollback to a savepoint removes its subtransactions'
-rows. The end fills in the rest and gives all rows as one transaction, chunk by chunk.
+Rows are encoded as they come, except for the values that the end of the transaction decides: its
+time, its position, its gid, and each change's place among those that were not rolled back. The rows
+wait in the spool, each with its subtransaction. A rollback to a savepoint removes its
+subtransactions' rows. The end fills in the missing values and gives all rows as one transaction,
+chunk by chunk.
 
-A Relation message holds for its transaction alone until that commits. Nothing is registered before
-the end: a shape that only a rolled back savepoint had is never registered.
+A Relation message is valid for its transaction alone until that commits. Nothing is registered
+before the end, so a shape of a savepoint that was rolled back is never registered.
 
 On kill -9, and when the connection is lost, everything is sent again from the first row, because no
 position behind the end was reported.
@@ -36,7 +37,7 @@ from twofold_avro.transcode import Packer, TransactionHeader
 from twofold_common.positions import Lsn
 
 REST_BYTES = 1 << 16
-"""The most that a transaction keeps outside the spool while others have their turn."""
+"""The most bytes that a transaction keeps outside the spool while others have their turn."""
 
 _MESSAGE = -1
 _EVENT = -2
@@ -95,8 +96,9 @@ class StreamedTransaction(SourceTransaction):
         return behind
 
     def _require_unnamed(self, received: Received) -> None:
-        """Have the rows read again without streaming if a person's command may name one: where its
-        transaction ends decides what its record is.
+        """Have the rows read again without streaming if a person's command may name one of them.
+
+        The end of a row's transaction decides what the row's record is.
         """
         if any(not isinstance(each, Keepalive) and each[0] in self.all_tables.skips.positions for each in received):
             raise StreamUnclear("a row that a person has skipped was streamed; it is read again without streaming")
@@ -133,8 +135,8 @@ class StreamedTransaction(SourceTransaction):
         self._took(len(message.content))
 
     def take_back(self, subxid: int) -> None:
-        """Remove a rolled back subtransaction's rows. The subtransactions within it have messages
-        of their own.
+        """Remove a rolled back subtransaction's rows. Subtransactions within it have messages of
+        their own.
         """
         if self._has_messages:
             raise StreamUnclear(
@@ -151,8 +153,8 @@ class StreamedTransaction(SourceTransaction):
             self.spill()
 
     def end(self, info: TransactionInfo, prepare: m.StreamPrepare | None = None) -> None:
-        """Note the values that all rows share: no row follows. Of rows that were rolled back
-        nothing counts.
+        """Note the values that all rows share: no row follows. Rows that were rolled back do not
+        count.
         """
         self.info, self.prepare = info, prepare
         self.rows = sum(made.changes for made in self._made.values())
@@ -200,7 +202,9 @@ class StreamedTransaction(SourceTransaction):
             self.spill()
 
     def _packed(self) -> Iterator[tuple[object, ...]]:
-        """Yield the rows of each subtransaction, as they were kept, with their records."""
+        """Yield the rows of each subtransaction, in the order in which they came, with their
+        records.
+        """
         at = 0
         for subxid, number, count, *place in self._runs:
             behind = at + count
@@ -225,7 +229,7 @@ class StreamedTransaction(SourceTransaction):
 
 
 class _Made:
-    """The rows of one subtransaction. There may be millions of these."""
+    """Counts the rows of one subtransaction. There may be millions of these values."""
 
     __slots__ = ("changes", "records", "tables")
 
@@ -252,7 +256,7 @@ class Streams:
         self._packer = Packer()
         self._streamed: dict[int, StreamedTransaction] = {}
         self.block: StreamedTransaction | None = None
-        """The transaction of the rows that come now."""
+        """The transaction whose rows come now."""
 
     def handle(self, message: m.Message, wal_start: int, ts_ms: int) -> bool:
         """Handle a message; return whether it belonged to a transaction in progress."""
@@ -291,8 +295,8 @@ class Streams:
         return streamed
 
     def committed(self, xid: int) -> StreamedTransaction:
-        """Remove a committed transaction, and adopt its relations: the server does not send them
-        again.
+        """Remove a committed transaction, and adopt its relations: the server does not send the
+        relations again.
         """
         streamed = self.ended(xid)
         self._tables.adopt(streamed.relations)

@@ -46,7 +46,7 @@ def test_a_read_ends_at_its_end_whatever_lies_there(
 
     ground.bystander()
     ground.options["call_timeout_s"] = 1
-    monkeypatch.setattr(topic_reader, "_TOLD_S", 0.0)
+    monkeypatch.setattr(topic_reader, "_REPORT_AFTER_S", 0.0)
     caplog.set_level(logging.INFO, topic_reader.__name__)
     where = f"{first} from offset 7 to 8"
     with pytest.raises(Unreachable) as stuck:

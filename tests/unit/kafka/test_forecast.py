@@ -72,7 +72,7 @@ def test_after_a_miss_nothing_is_foretold_for_a_while_and_longer_after_the_next(
 
     assert (pause(), pause(), pause()) == (PAUSE_FIRST, 4 * PAUSE_FIRST, 16 * PAUSE_FIRST)
     for _ in range(2_000):
-        forecast.held()
+        forecast.was_right()
     assert pause() == PAUSE_FIRST
 
 
