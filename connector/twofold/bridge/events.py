@@ -155,7 +155,7 @@ class IdleDue:
 
 
 class MemberSeen(NamedTuple):
-    """How far another member of the source group was visible."""
+    """A member of the source group, and how far its commit records were visible."""
 
     prefix: str
     sequence: int

@@ -78,9 +78,9 @@ def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[Ad
 
     Raise an error that says why no broker answers.
     """
-    told: list[KafkaError] = []
+    reported: list[KafkaError] = []
     bootstrap = settings.client["bootstrap.servers"]
-    client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": told.append}
+    client: dict[str, Any] = {**settings.admin(), "log_level": 0, "error_cb": reported.append}
     with sorted_errors(f"asking {bootstrap}"):
         admin = settings.secrets.open(AdminClient, client)
         try:
@@ -88,12 +88,12 @@ def ask_brokers(settings: KafkaSettings, within_s: float = ANSWER_S) -> tuple[Ad
         except KafkaException:
             # The call itself says of all causes that nobody answers.
             admin.poll(0.5)
-            for error in told:
+            for error in reported:
                 if error.code() == KafkaError._SSL and (wrong := _wrong_certificate(settings.client)):  # noqa: SLF001
                     raise SetupError(wrong) from None
                 if error.code() in _NOT_LET_IN:
                     raise KafkaException(error) from None
-            causes = [_SURROUNDINGS.sub("", each.str()) for each in told if each.code() != _ALL_DOWN]
+            causes = [_SURROUNDINGS.sub("", each.str()) for each in reported if each.code() != _ALL_DOWN]
             cause = f": {causes[0]}" if causes else ""
             raise Unreachable(
                 f"Kafka at {bootstrap} does not answer{cause}; remedy: start Kafka, or correct kafka.bootstrap, and security.protocol in kafka.options"
@@ -113,8 +113,8 @@ def _wrong_certificate(client: Mapping[str, Any]) -> str | None:
         with socket.create_connection((host.strip("[]"), int(port or 9092)), ANSWER_S) as plain:
             context.wrap_socket(plain, server_hostname=host.strip("[]")).close()
     except ssl.SSLCertVerificationError as error:
-        said = _CERTIFICATES.get(error.verify_code)
-        return said and f"Kafka at {address}: the broker's certificate {said}"
+        problem = _CERTIFICATES.get(error.verify_code)
+        return problem and f"Kafka at {address}: the broker's certificate {problem}"
     except (OSError, ValueError):
         pass  # the caller has librdkafka's own words
     return None

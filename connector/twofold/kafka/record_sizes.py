@@ -1,5 +1,4 @@
-"""How large a record may be: the limits on its way, and the refusal of a record that meets them.
-Pure.
+"""The limits on a record's size along its way, and the refusal of a record that exceeds them. Pure.
 
 The topics of the bookkeeping are made for records up to `RECORD_BYTES`, and every producer takes
 that much: a commit record names each partition that its transaction wrote to, and a source

@@ -30,7 +30,7 @@ from twofold_common.registry_http import (
 
 @dataclass(frozen=True, slots=True)
 class RegistrySettings:
-    """How to reach the registry."""
+    """The registry's address, and the bounds and secrets of its calls."""
 
     url: str
     timeout_s: float = 10.0

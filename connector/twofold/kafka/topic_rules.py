@@ -88,7 +88,7 @@ class RequiredTopic:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLimits:
-    """What the brokers allow."""
+    """The brokers' limits."""
 
     transaction_timeout_s: float
     request_bytes: int | None

@@ -30,7 +30,7 @@ class LoadLife:
 
     phase: LoadPhase = LoadPhase.NONE
     progress: LoadProgress = field(default_factory=LoadProgress)
-    """Where reading begins, or continues behind a pause."""
+    """The place where reading begins, or continues behind a pause."""
     empties: bool = False
     """The truncate that begins the load is still to come."""
     recreated: bool = False

@@ -23,7 +23,7 @@ class SkipCommand(NamedTuple):
 
     topic: str
     lsn: int
-    """Where the row lies in the source's write-ahead log."""
+    """The row's position in the source's write-ahead log."""
     row: str
     """The name of the row among those of this position."""
 

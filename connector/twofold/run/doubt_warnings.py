@@ -25,7 +25,7 @@ class InDoubtWarnings:
         self._database = database
         self._threshold_s = threshold_s
         self._look_at_s = 0.0
-        self._said_at_age_s: dict[PreparedIdentity, float] = {}
+        self._warned_at_age_s: dict[PreparedIdentity, float] = {}
 
     def warn_if_due(self, prepared: Iterable[SourceTransaction], read_lsn: Lsn, now_s: float) -> None:
         """Warn of transactions that are due.
@@ -35,14 +35,14 @@ class InDoubtWarnings:
         if now_s < self._look_at_s:
             return
         self._look_at_s = now_s + LOOK_S
-        said, self._said_at_age_s = self._said_at_age_s, {}
+        warned, self._warned_at_age_s = self._warned_at_age_s, {}
         for each in prepared:
             age_s = now_s - each.info.ts_us / 1e6
-            said_at_s = said.get(each.identity, 0.0)
-            if age_s >= max(self._threshold_s, 2 * said_at_s):
+            warned_at_s = warned.get(each.identity, 0.0)
+            if age_s >= max(self._threshold_s, 2 * warned_at_s):
                 self._warn(self._describe(each, age_s, read_lsn))
-                said_at_s = age_s
-            self._said_at_age_s[each.identity] = said_at_s
+                warned_at_s = age_s
+            self._warned_at_age_s[each.identity] = warned_at_s
 
     def _describe(self, prepared: SourceTransaction, age_s: float, read_lsn: Lsn) -> InDoubt:
         return InDoubt(

@@ -146,14 +146,14 @@ class _Waiting:
     def __init__(self, config: Config, say: Say) -> None:
         self._config = config
         self._say = say
-        self._told: list[Blocker] = []
+        self._reported: list[Blocker] = []
         self._again_at = 0.0
 
     def __call__(self, blockers: Sequence[Blocker]) -> None:
         who = [replace(each, age=None) for each in blockers]
-        if who == self._told and time.monotonic() < self._again_at:
+        if who == self._reported and time.monotonic() < self._again_at:
             return
-        self._told, self._again_at = who, time.monotonic() + 10.0
+        self._reported, self._again_at = who, time.monotonic() + 10.0
         limit_s = self._config.source.slot_wait
         self._say(
             f"slot {self._config.slot} waits for: {'; '.join(map(str, blockers))}; given up after {limit_s:g} s (source.slot_wait)"

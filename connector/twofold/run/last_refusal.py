@@ -79,10 +79,10 @@ def remember(config: Config, error: TwofoldError) -> None:
 def recall(config: Config, recovered: RecoveredState | None) -> LastRefusal | None:
     """Return the refusal that nobody has overcome. `recovered` None: Kafka cannot be asked."""
     in_file = _in_file(config)
-    told = LastRefusal.read(recovered.refusal) if recovered is not None and recovered.refusal else None
+    in_kafka = LastRefusal.read(recovered.refusal) if recovered is not None and recovered.refusal else None
     if in_file is not None and in_file.in_kafka and recovered is not None:
         in_file = None
-    return max(filter(None, (in_file, told)), key=lambda each: each.at, default=None)
+    return max(filter(None, (in_file, in_kafka)), key=lambda each: each.at, default=None)
 
 
 def forget(config: Config) -> None:

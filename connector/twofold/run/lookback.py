@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LookbackWindow:
-    """How far back recovery checks."""
+    """The recent writes that recovery checks."""
 
     before_s: float
     """Begin this long before the last progress was written."""

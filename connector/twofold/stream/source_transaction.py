@@ -78,7 +78,7 @@ class SourceTransaction:
     prepare: m.Prepare | m.StreamPrepare | None = None
     """The message that ended a prepared transaction, once read."""
     read_ms: int = 0
-    """When PREPARE was read, if the transaction is kept unannounced."""
+    """The time when PREPARE was read, if the transaction is kept unannounced."""
     records: int = 0
     """The number of records in the spool."""
     spooled_bytes: int = 0
@@ -312,7 +312,7 @@ class CollectedEvent(NamedTuple):
     at_us: int = 0
     """The source's time of the commit, prepare or rollback."""
     waited_ms: int = 0
-    """How long ago the PREPARE was read."""
+    """The time since the PREPARE was read."""
     outcomes: tuple[PreparedOutcome, ...] = ()
     """The committed prepared transactions among the outcomes, for the commit record."""
     ddl: DdlMessages = NO_DDL

@@ -173,8 +173,8 @@ class StreamedTransaction(SourceTransaction):
             yield self._batch(chunk, header)
 
     def _table(self, oid: int) -> TableVersion:
-        said = self.relations.get(oid)
-        return said.table if said else self.all_tables.of_relation(oid, provisional=True)
+        described = self.relations.get(oid)
+        return described.table if described else self.all_tables.of_relation(oid, provisional=True)
 
     def _keep_event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
         """Keep the event that an outbox's row is, if the row is an insert."""
@@ -217,8 +217,8 @@ class StreamedTransaction(SourceTransaction):
         for subxid, number, packed, *place in runs:
             if number == _MESSAGE:
                 lsn, wal_start, ts_ms, prefix, content = place
-                said = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
-                self.all_tables.messages.append(said, wal_start, self.info, header, ts_ms, batch)
+                message = m.LogicalMessage(True, Lsn(lsn), prefix, content, subxid)
+                self.all_tables.messages.append(message, wal_start, self.info, header, ts_ms, batch)
             elif number == _EVENT:
                 if subxid not in self._gone:
                     self.all_tables.events.append(OutboxEvent(*place), batch)
