@@ -137,7 +137,7 @@ class Run:
         try:
             self._turns()
         except StopRequested:
-            if self._executing:  # some actions were not carried out: nothing may be committed
+            if self._executing:  # some actions were not executed: nothing may be committed
                 raise
         except MalformedRow as error:  # of a backfill's reader
             raise MalformedMessage(error.what, offset=error.offset) from error
