@@ -114,7 +114,7 @@ def commit_answered(state: State, applied_lsn: Lsn, identity: PreparedIdentity |
     commit = state.unanswered[0] if state.unanswered else None
     if commit is None or (commit.applied_lsn, commit.identity) != (applied_lsn, identity):
         raise RunEnded(
-            f"the sink says that {identity or 'the main producer'} has committed up to {applied_lsn}, but the outstanding commit is {commit}"
+            f"the worker says that {identity or 'the main producer'} has committed up to {applied_lsn}, but the outstanding commit is {commit}"
         )
     return state._replace(unanswered=state.unanswered[1:], applied_lsn=applied_lsn)
 

@@ -40,7 +40,7 @@ class Watch:
         self._tick_s = tick_s
         self._call: _Call | None = None
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="sink-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="kafka-watch", daemon=True)
         self._thread.start()
 
     @contextmanager

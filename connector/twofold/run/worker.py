@@ -46,7 +46,7 @@ class Worker:
         self._pending: list[Pending] = []
         self._submitted = 0
         self._finished = 0
-        self._thread = threading.Thread(target=self._run, name="sink", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="worker", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job, *, meanwhile: Callable[[], None]) -> None:
