@@ -1,8 +1,8 @@
-"""`Description`: what a table is, as PostgreSQL's catalog has it at one moment.
+"""`Description`: a table as PostgreSQL's catalog has it at one moment.
 
-Objects are known by their oids and columns by their numbers; names are attributes of them. The
-`xmin` of a catalog's row says when the row was last written: it changes also if somebody came back
-to the former name. Only values that `staleness` needs are kept, because each pin has one.
+Objects are known by their oids and columns by their numbers; names are attributes. The `xmin` of a
+catalog's row says when the row was last written: it changes also if somebody restored the former
+name. A description has only the values that `staleness` needs, because each pin has one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Any, Self
 from twofold.descriptions.hidden_columns import CatalogColumn
 
 FORMAT = 3
-"""The format of the text in pins. A pin with another one counts as a pin without a description."""
+"""The format of the text in pins. A pin with another format counts as a pin without a
+description.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,11 @@ class Column:
     modifier: int
     generated: str
     older_rows_have: bool
-    """Rows that are older than the column have a value in it: its constant default."""
+    """Whether rows that are older than the column have a value in it: the column's constant
+    default.
+    """
     row: int
-    """The xmin of its row in pg_attribute: each RENAME writes it."""
+    """The xmin of the column's row in pg_attribute: each RENAME writes that row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +44,11 @@ class KeyIndex:
 
     index: int
     constraint: int
-    """The constraint that it serves; 0 without one. REINDEX CONCURRENTLY makes another index of the
-    same constraint."""
+    """The constraint that the index serves; 0 without one. REINDEX CONCURRENTLY makes another index
+    of the same constraint.
+    """
     usable: bool
-    """It can be the message key under replica identity full."""
+    """Whether the index can be the message key under replica identity full."""
     primary: bool
     replica_identity: bool
     columns: tuple[int, ...]
@@ -59,19 +64,22 @@ class Publication:
 
     oid: int
     row: int
-    """The xmin of its row: every ALTER PUBLICATION ... SET (...), OWNER and RENAME writes it."""
+    """The xmin of the publication's row: every ALTER PUBLICATION ... SET (...), OWNER and RENAME
+    writes it.
+    """
     owner: int
     name: str
     operations: str
     via_root: bool
     generated: str
     members: frozenset[int]
-    """The oids of the rows that put the table into it, for a partition also its ancestors' rows;
-    its own oid where it has all tables."""
+    """The oids of the rows that put the table into the publication, for a partition also its
+    ancestors' rows; the publication's own oid if it has all tables.
+    """
     filter: str | None
     """A digest of the row filter."""
     columns: frozenset[int] | None
-    """The numbers of the columns of its list."""
+    """The numbers of the columns in the column list."""
 
     @property
     def options(self) -> tuple[str, int, str, bool, str]:
@@ -89,31 +97,34 @@ class Description:
     kind: str
     replica_identity: str
     row: int
-    """The xmin of its row in pg_class."""
+    """The xmin of the table's row in pg_class."""
     type_row: int
-    """The xmin of its row type's row in pg_type: RENAME, SET SCHEMA and OWNER write it, and neither
-    TRUNCATE, VACUUM FULL nor GRANT."""
+    """The xmin of the row type's row in pg_type: RENAME, SET SCHEMA and OWNER write that row;
+    TRUNCATE, VACUUM FULL and GRANT do not.
+    """
     toast: int
     files: str
-    """A digest of its files, its partitions' included."""
+    """A digest of the table's files, its partitions' included."""
     altered: str
     """A digest of when each column was last changed."""
     columns: tuple[Column, ...]
     keys: tuple[KeyIndex, ...]
-    """In the order in which they are taken for the message key."""
+    """The unique indexes, in the order in which they are taken for the message key."""
     attributes: frozenset[tuple[int, int, str]]
-    """Of the composite types in its columns: type, number and name."""
+    """The attributes of the composite types in the columns: type, number and name."""
     labels: frozenset[tuple[int, str]]
-    """Of the enums in its columns: the label's oid and its text."""
+    """The labels of the enums in the columns: the label's oid and its text."""
     partitions: frozenset[tuple[int, bool]]
-    """The tables below it, and whether each was made as a partition."""
+    """The table's partitions, and whether each was made as a partition."""
     links: tuple[int, ...]
-    """The xmin of each row in pg_inherits by which it is a partition, the nearest first: ATTACH
-    PARTITION makes another one."""
+    """The xmin of each row in pg_inherits by which the table is a partition, the nearest first:
+    ATTACH PARTITION makes another row.
+    """
     publication: Publication | None
     former: frozenset[tuple[int, str]] = frozenset()
-    """The numbers and names of columns that are dropped, and that rows of the topic may have. They
-    are not in the catalog: `follow` keeps them."""
+    """The numbers and names of dropped columns that rows of the topic may have. The catalog has no
+    such names: `follow` keeps them.
+    """
 
     def follow(self, before: Self | None) -> Self:
         """Return this description with the columns that were dropped since an earlier one."""
@@ -124,7 +135,9 @@ class Description:
         return replace(self, former=self.former | before.former | dropped)
 
     def loaded_since(self, first: Self) -> Self:
-        """Return this description where all rows of the topic are newer than the first one."""
+        """Return this description for a topic whose rows are all newer than the first
+        description.
+        """
         return replace(self, former=self.former - first.former)
 
     @property
@@ -172,7 +185,7 @@ class Description:
 
     @classmethod
     def from_text(cls, text: str | None) -> Self | None:
-        """Return what a pin says; None if it says nothing, or in another format."""
+        """Return the description in a pin; None if the pin has none, or has another format."""
         found = json.loads(text) if text and text.startswith("[") else None
         if not found or found[0] != FORMAT:
             return None

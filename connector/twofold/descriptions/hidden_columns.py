@@ -1,9 +1,9 @@
-"""Decides which columns of a Relation message are those that the data policy has hidden before.
+"""Decides which columns of a Relation message are columns that the data policy has hidden before.
 
 Pure. A column is known by its number, which PostgreSQL never gives twice, and a Relation message
-has names and no numbers. It has its columns in the order of their numbers, and it may be older or
-newer than the catalog. So a column of the message counts as hidden as soon as it may be a hidden
-column: at worst too much is hidden, and only as long as catalog and stream differ.
+has names and no numbers. The message has its columns in the order of their numbers, and may be
+older or newer than the catalog. So a column of the message counts as hidden as soon as it may be a
+hidden column: at worst too much is hidden, and only as long as catalog and stream differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 _TEXTS = frozenset({25, 1042, 1043, 19})
-"""text, char(n), varchar(n) and name: a value of one is soon a value of another."""
+"""The oids of text, char(n), varchar(n) and name: a value of one such type is soon a value of
+another.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class CatalogColumn:
     name: str
     type: int
     row: int
-    """The xmin of its row in pg_attribute: each RENAME writes it."""
+    """The xmin of the column's row in pg_attribute: each RENAME writes that row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,11 @@ class CatalogTable:
     """A table's columns, as the catalog has them."""
 
     columns: tuple[CatalogColumn, ...]
-    """In the order of their numbers."""
+    """The columns, in the order of their numbers."""
     dropped: frozenset[int]
-    """The numbers of those that are gone."""
+    """The numbers of dropped columns."""
     above: tuple[tuple[str, str], ...] = ()
-    """Schema and name of the tables that it is a partition of, the nearest first."""
+    """Schema and name of the tables of which the table is a partition, the nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +55,10 @@ class Hidden:
 
     number: int
     rule: str
-    """Its full name when it was first hidden: the rule for that name holds for it."""
+    """The column's full name when it was first hidden: the rule for that name applies."""
     row: int
-    """What `CatalogColumn.row` was when it was last in a message: not written since, the column is
-    not published any more where a message lacks it.
+    """The value of `CatalogColumn.row` when the column was last in a message. If that row was not
+    written since, and a message lacks the column, the column is not published any more.
     """
 
 
@@ -75,7 +77,7 @@ class HiddenColumns:
 
     @classmethod
     def from_text(cls, text: str | None) -> HiddenColumns:
-        """Return what a pin says."""
+        """Return the hidden columns in a pin."""
         hidden, names = json.loads(text) if text else ([], [])
         return cls(tuple(Hidden(*each) for each in hidden), tuple(names))
 
@@ -85,12 +87,12 @@ class Located:
     """The columns of a message that were hidden before, by their places in it."""
 
     certain: Mapping[int, str]
-    """With the names whose rules hold."""
+    """The columns that are certainly hidden, with the names whose rules apply."""
     possible: Mapping[int, str]
     numbers: tuple[int, ...] | None
     """The numbers of all columns of the message; None if catalog and message differ."""
     are_others_shown: bool = False
-    """All other columns of the message are known to be none of the hidden ones."""
+    """Whether all other columns of the message are known not to be hidden ones."""
 
     def with_more(self, other: Located) -> Located:
         """Return the columns that either of two descriptions hides."""
@@ -106,8 +108,8 @@ def locate(
 ) -> Located:
     """Find the hidden columns in a message.
 
-    `now`: None if the catalog has no such table any more. `committed`: what the message describes
-    is committed, so the catalog knows of it.
+    `now`: None if the catalog has no such table any more. `committed`: the message's description is
+    committed, so the catalog has it.
     """
     if now is None:
         return _of_dropped_table(before, sent)
@@ -133,9 +135,9 @@ def locate(
 def hidden_now(
     before: HiddenColumns, now: CatalogTable, numbers: Sequence[int], rules: Sequence[str | None]
 ) -> HiddenColumns:
-    """Return what is hidden from now on, where the numbers of a message's columns are known.
+    """Return the hidden columns from now on, if the numbers of a message's columns are known.
 
-    `rules`: for each column the name whose rule hides it; None if it is shown.
+    `rules`: for each column the name whose rule hides it; None if the column is shown.
     """
     columns = {column.number: column for column in now.columns}
     hidden = [

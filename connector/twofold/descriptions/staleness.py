@@ -1,8 +1,8 @@
 """Decides what a table's new description means for its topic.
 
-One pure function, `compare`. It knows both descriptions and nothing of the time in between, so
-every trace of a change that was undone counts as the change. A false reload costs time; a missed
-one leaves rows that PostgreSQL does not have.
+One pure function, `compare`, has both descriptions and nothing of the time in between. So every
+trace of a change that was undone counts as the change. A false reload costs time; a missed one
+leaves rows that PostgreSQL does not have.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from twofold.descriptions.description import Description, Publication
 
 @dataclass(frozen=True, slots=True)
 class Same:
-    """No change that readers or the topic would notice."""
+    """Nothing changed that readers or the topic would notice."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewSchema:
-    """Other columns, and older rows are read as PostgreSQL has them."""
+    """The table has other columns, and readers get older rows as PostgreSQL has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumnsChanged:
-    """Other columns are the message key. The stream says from which row on."""
+    """The message key has other columns. The stream says from which row on."""
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsReload:
-    """The topic lacks what PostgreSQL did not send: only a reload brings it."""
+    """The topic lacks changes that PostgreSQL did not send: only a reload brings them."""
 
     reason: str
 
@@ -46,7 +46,7 @@ Verdict = Same | NewSchema | KeyColumnsChanged | NeedsReload | LookCloser
 Lacking = NeedsReload | LookCloser
 
 AWAY = "away"
-"""What a pin says in place of a description, once the table was not published at a look."""
+"""The text in place of a pin's description, once a look did not find the table published."""
 WAS_AWAY = NeedsReload("it was not published for a time, and changes meanwhile were not sent")
 
 
@@ -86,7 +86,7 @@ def graver(one: Lacking | None, other: Lacking | None) -> Lacking | None:
 
 
 def _unsent(before: Description, now: Description) -> Iterator[str]:
-    """Yield what has changed rows without being sent, the gravest first."""
+    """Yield the reasons why rows changed without being sent, the gravest first."""
     yield from _changed_columns(before, now)
     yield from _changed_types(before, now)
     if before.publication and now.publication:
@@ -161,7 +161,7 @@ def _unexplained(before: Description, now: Description) -> Iterator[str]:
 
 
 def _made_again(before: Description, now: Description) -> bool:
-    """Whether the key's index is another one of the same columns."""
+    """Whether another index of the same columns is the key now."""
     was, there = before.key, now.key
     return was is not None and there is not None and was.columns == there.columns and was.identity != there.identity
 

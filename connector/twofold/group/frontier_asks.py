@@ -24,11 +24,10 @@ from twofold_common.positions import PreparedIdentity
 _log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.2
-"""The least time from one frontier to the next."""
+"""The least time between two frontiers."""
 LEISURE_S = 10.0
-"""So long after the last frontier one is asked for behind plain transactions alone.
-
-A member that is added waits for it: nobody knows whether what the others show has branches.
+"""The time after the last frontier when one is asked for behind plain transactions alone. A new
+member waits for it, because nobody knows whether the others' shown transactions have branches.
 """
 _LOOK_S = 0.5
 """How often PostgreSQL is asked whether what the last frontier names is still prepared."""
@@ -45,13 +44,13 @@ class FrontierAsks:
         self._source = source
         self._asked: queue.Queue[FrontierAsked] = queue.Queue(maxsize=1)
         self._named: frozenset[PreparedIdentity] = frozenset()
-        """What the last written frontier says is in doubt: set by the thread that reads."""
+        """The transactions in doubt of the last written frontier: set by the thread that reads."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="frontiers", daemon=True)
         self._thread.start()
 
     def take_due(self, state: State) -> list[FrontierAsked]:
-        """Return what was asked, if the frontier before it is written. Never blocks."""
+        """Return the answers, if the frontier before them is written. Never blocks."""
         self._named = state.named
         if state.asked is not None or self._asked.empty():
             return []

@@ -35,7 +35,7 @@ class Branch:
     sequence: int | None = None
     """The number of the branch's commit record, if it is committed and has one."""
     committed_at: float | None = None
-    """When it was committed, if its commit record says so."""
+    """The time of the commit, if the branch's commit record has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Ledgers:
 
 
 def _says_more(branch: Branch, known: Branch | None) -> bool:
-    """Whether it replaces what is known: an outcome wins over the ledger's states, and a commit
-    record over the ledger.
+    """Whether the branch replaces a known one: an outcome wins over the ledger's states, and a
+    commit record over the ledger.
     """
     return known is None or known.state in {"open", "parked"} or branch.committed_at is not None

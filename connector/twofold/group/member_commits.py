@@ -31,10 +31,10 @@ _FETCH_MS = 200
 
 @dataclass(slots=True)
 class MemberView:
-    """How far one member is visible."""
+    """A member, and how far its commit records are visible."""
 
     stream_id: str = ""
-    """The stream that the numbers belong to."""
+    """The stream whose commit records are counted."""
     sequence: int = 0
     needed: int = 0
     """The last visible commit record with a prepared transaction, or with the end of a load."""
@@ -81,7 +81,7 @@ class MemberCommits:
         self._follower = TopicFollower(self._settings, starts, fetch_ms=_FETCH_MS)
 
     def follow(self, wait_s: float) -> None:
-        """Take what has become visible, for so long."""
+        """Read the commit records that have become visible, for this long."""
         assert self._follower is not None, "begin comes first"
         messages = list(self._follower.read_new(wait_s))
         for message in messages:

@@ -61,7 +61,9 @@ class EventTopics:
         return OutboxTable(self._rules[shape.schema, shape.table], shape, self._prefix)
 
     def row_event(self, table: OutboxTable, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
-        """Return the event of a row, whose topic then exists; None for an update or a delete."""
+        """Return the event of a row, after making the event's topic; None for an update or a
+        delete.
+        """
         event = table.event(payload, in_stream=in_stream)
         if event is not None:
             self._ensure(event.topic)
@@ -72,8 +74,8 @@ class EventTopics:
         return None
 
     def message_event(self, message: LogicalMessage) -> OutboxEvent | None:
-        """Return the event of a logical message, whose topic then exists; None if the message is no
-        event.
+        """Return the event of a logical message, after making the event's topic; None if the
+        message is no event.
         """
         if (event := self._messages.event(message)) is not None:
             self._ensure(event.topic)
@@ -111,10 +113,10 @@ class EventSchemas:
         self._encoders: dict[str, JsonEncoder] = {}
 
     def encoded(self, event: OutboxEvent, table: str) -> OutboxEvent:
-        """Return the event with its payload in the registry's wire format; without a payload, as it
-        is.
+        """Return the event with its payload in the registry's wire format; an event without a
+        payload stays as it is.
 
-        Refused: its topic has no schema, or the payload does not fit the newest one.
+        Refused: the topic has no schema, or the payload does not fit the newest schema.
         """
         if event.value is None:
             return event

@@ -1,8 +1,8 @@
-"""Decides which event an insert of an outbox table is, or a logical message.
+"""Decides the event of an outbox table's insert, or of a logical message. Pure.
 
-Pure. An event is no row: it has a topic of its own choice, and bytes as they are in place of an
-envelope. `event_topics` puts events into the batch of their transaction, beside its rows. So they
-take the rows' way: the group, the spool, a prepared transaction's own Kafka transaction.
+An event is no row: its table chooses its topic, and its bytes stay as they are, without an
+envelope. `event_topics` puts events into the batch of their transaction, beside the rows. So events
+take the rows' way: the batch, the spool, a prepared transaction's own Kafka transaction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AT_STAKE = "its events cannot be made, and none is passed over"
 
 
 class OutboxEvent(NamedTuple):
-    """An event, as its record in Kafka will be."""
+    """An event in the form of its record in Kafka."""
 
     topic: str
     key: bytes | None
@@ -38,7 +38,9 @@ class OutboxTable:
     """One version of an outbox table."""
 
     def __init__(self, rule: OutboxRule, shape: TableShape, prefix: str) -> None:
-        """Refused: it lacks a column that the rule names, or a data policy hides one."""
+        """Refused: the table lacks a column that the rule names, or a data policy hides such a
+        column.
+        """
         self.name = f"{shape.schema}.{shape.table}"
         self._prefix = prefix
         self._rule = rule

@@ -1,7 +1,7 @@
 """Puts the data policy into the shapes of one run's tables, by the columns' names and numbers.
 
-A rule holds for the column that it first hides, and for all partitions of its table. The pin of the
-table's topic keeps which columns these are, by their numbers.
+A rule stays with the column that it first hides, and applies to all partitions of its table. The
+pin of the table's topic keeps the numbers of the hidden columns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class ColumnPolicy:
         *,
         committed: bool = True,
     ) -> tuple[TableShape, HiddenColumns | None]:
-        """Return the shape with its policy, and what its pin is to keep; None: what it has.
+        """Return the shape with its policy, and the hidden columns for the pin; None if the pin has
+        them.
 
         `described`: the table as a DDL message has it. Nobody knows who wrote the message, so the
         message hides more and shows nothing. `committed`: the description in `relation` is
@@ -93,9 +94,10 @@ class ColumnPolicy:
         return found is not None and found.oid == relation.oid
 
     def idle_rules(self, published: Iterable[Relation]) -> list[ColumnRule]:
-        """Return the rules that hide no column of the published tables, nor may hide a later one.
+        """Return the rules that hide no column of the published tables, and cannot hide a later
+        one.
 
-        A pattern of tables may be meant for columns to come, if it has a table.
+        A pattern of tables may be meant for columns to come, if the pattern has a table.
         """
         if not self._policy.rules:
             return []
@@ -123,7 +125,7 @@ def _hidden_before(oid: int, pin: Pin | None, former: Sequence[tuple[str, Pin]])
 
 
 def _former_roots(oid: int, pins: Mapping[str, Pin]) -> Iterable[str]:
-    """Yield the tables of which this one was a partition at the last look."""
+    """Yield the tables of which this table was a partition at the last look."""
     for pin in pins.values():
         if pin.stored and f"[{oid}," in pin.stored and _has_partition(pin.stored, oid):
             yield f"{pin.schema}.{pin.table}"

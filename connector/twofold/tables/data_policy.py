@@ -37,10 +37,10 @@ class DataPolicy:
     def apply(
         self, shape: TableShape, hidden: Located = NOTHING_HIDDEN, names: Sequence[str] = (), *, anywhere: bool = False
     ) -> TableShape:
-        """Return the shape with the policy of its columns; refuse a rule that cannot hold.
+        """Return the shape with the policy of its columns; refuse a rule that cannot be kept.
 
-        `hidden`: its columns that were hidden before. `names`: the tables whose rules hold for this
-        one too. `anywhere`: rules hold for their columns in each table.
+        `hidden`: the columns that were hidden before. `names`: the tables whose rules apply to this
+        table too. `anywhere`: rules apply to their columns in each table.
         """
         if not self._rules:
             return shape

@@ -14,7 +14,9 @@ from twofold_avro.transcode import TransactionHeader
 
 
 class LogicalMessages:
-    """The messages topic of one run. Its schema is registered when the first message comes."""
+    """The messages topic of one run. The topic's schema is registered when the first
+    message comes.
+    """
 
     def __init__(
         self, prefix: str, database: str, registrar: Registrar, events: EventTopics, *, carried: bool = True
@@ -51,10 +53,10 @@ class LogicalMessages:
         ts_ms: int,
         batch: RowBatch,
     ) -> str:
-        """Add a message to the batch, and return its topic; `header` counts it if it belongs to a
-        transaction.
+        """Add a message to the batch, and return its topic. `header` counts the message if it
+        belongs to a transaction.
 
-        The worker's thread calls it too, when it was prepared.
+        The worker's thread calls this too, after `prepare`.
         """
         if (event := self._events.message_event(message)) is not None:
             self._events.append(event, batch)

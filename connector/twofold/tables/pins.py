@@ -1,8 +1,9 @@
-"""The pins of one run: what Kafka's progress topic says of each table's topic, and what is not
-written there yet.
+"""The pins of one run: the records of the progress topic about each table's topic, and the records
+that are not written yet.
 
 Pure: nothing here asks a server. A pin joins a topic with its partitions, its schemas, the table
-that it was made for and its backfill. `registrar` makes sure that what is pinned exists.
+that the topic was made for and the table's backfill. `registrar` makes sure that everything in a
+pin exists.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from twofold_avro.shapes import TableShape
 
 @dataclass(frozen=True, slots=True)
 class StaleTopic:
-    """A topic that lacks, or may lack, what PostgreSQL did not send."""
+    """A topic that lacks, or may lack, changes that PostgreSQL did not send."""
 
     topic: str
     relation: int
@@ -68,7 +69,7 @@ class Pins:
         self._ever = dict(pins)
         """The last pin of each topic, also of one that is forgotten or restarts."""
         self._hidden: dict[str, tuple[int, str | None]] = {}
-        """What of each topic's table is hidden now, with the table's oid."""
+        """The hidden columns of each topic's table, with the table's oid."""
 
     @property
     def ever(self) -> Mapping[str, Pin]:
@@ -77,7 +78,7 @@ class Pins:
 
     @property
     def all(self) -> Mapping[str, Pin]:
-        """What is pinned of each table, by topic."""
+        """The pin of each topic."""
         return self._pins
 
     def __getitem__(self, topic: str) -> Pin:
@@ -90,7 +91,7 @@ class Pins:
         return self._pins.get(topic)
 
     def former(self, topic: str, oid: int) -> list[tuple[str, Pin]]:
-        """Return what is pinned of the table under other names, before it has its own pin."""
+        """Return the table's pins under other names, before the table has its own pin."""
         return former_pins(self._ever, topic, oid)
 
     def topic_of(self, relation: Relation) -> str:
@@ -100,7 +101,7 @@ class Pins:
         return set(map(self.topic_of, relations))
 
     def described(self) -> list[Description]:
-        """Return the tables' pinned descriptions; of a renamed table the later name comes last."""
+        """Return the tables' pinned descriptions; for a renamed table the later name comes last."""
         pins = sorted(self._pins.values(), key=lambda pin: not pin.is_passed_over)
         return [each for pin in pins if (each := Description.from_text(pin.stored))]
 
@@ -117,8 +118,9 @@ class Pins:
     def restart(self, topics: Iterable[str], in_use: set[str]) -> None:
         """Restart these topics: their pins no longer count, and their loads begin with a truncate.
 
-        A table that is not `in_use` is not loaded, and rows that do not fit are passed over. A
-        table that is published again after rows of it were passed over restarts by itself.
+        A table that is not `in_use` is not loaded, and its rows that do not fit are passed over. If
+        rows of a table were passed over, its topic restarts by itself when the table is published
+        again.
         """
         gone = {topic for topic, pin in self._pins.items() if pin.is_passed_over}
         for topic in {*topics, *(gone & in_use)}:
@@ -168,7 +170,9 @@ class Pins:
             self._write(topic, new)
 
     def note_hidden(self, topic: str, oid: int, hidden: HiddenColumns) -> None:
-        """Pin which columns of this table the data policy hides, once the topic is that table's."""
+        """Pin the columns of this table that the data policy hides, once the topic is
+        that table's.
+        """
         self._hidden[topic] = oid, hidden.to_text()
         pin = self._pins.get(topic)
         if pin and (new := self._with_hidden(topic, pin)) != pin:
@@ -192,7 +196,7 @@ class Pins:
         return described.to_text() if described and described.publication else None
 
     def note_if_recreated(self, topic: str, oid: int) -> None:
-        """Note it if another table has the name now: the former table's rows are gone."""
+        """Note whether another table has the name now: the former table's rows are gone then."""
         pin = self._pins.get(topic)
         if pin and pin.relation not in {None, oid} and self._load_first and not self._lives.is_emptying(topic):
             self._lives.apply(topic, TableRecreated())
@@ -265,13 +269,13 @@ class Pins:
         return changed
 
     def _follow_pinned(self, topic: str, now: Description) -> Description:
-        """Return what to pin: the topic's rows may have columns that are dropped."""
+        """Return the description to pin: the topic's rows may have columns that are dropped."""
         return now.follow(Description.from_text(self._pins[topic].stored))
 
     def _note_before_truncate(self, topic: str, now: Description, earlier: Lacking | None = None) -> None:
-        """Note what the table is while the topic's truncate is still to come.
+        """Note the table's description while the topic's truncate is still to come.
 
-        The pin keeps what the topic lacks: this run may end before the truncate.
+        The pin keeps what the topic lacks, because this run may end before the truncate.
         """
         self._to_be_emptied.setdefault(topic, now)
         pin = self._pins[topic]
@@ -282,9 +286,7 @@ class Pins:
             self._write(topic, replace(pin, stored=now.to_text(), stale=stale, reload_due=due))
 
     def _lacks(self, topic: str, now: Description, earlier: Lacking | None = None) -> Lacking | None:
-        """Return what the topic lacks, if that is known; `earlier`: the messages' descriptions of
-        the table.
-        """
+        """Return what the topic lacks, if that is known; `earlier`: what earlier messages imply."""
         pin = self._pins[topic]
         if pin.relation != now.oid:
             return None  # it is loaded, or another table's rows are in the topic for good
@@ -309,14 +311,14 @@ class Pins:
             self._write(topic, new)
 
     def take_stale(self) -> list[StaleTopic]:
-        """Return the topics that were found stale since the last call, and those that an earlier
-        run left.
+        """Return the topics that were found stale since the last call, and those of an
+        earlier run.
         """
         found, self._stale = self._stale, []
         return [each for each in found if each.topic in self._pins and not self._lives.is_emptying(each.topic)]
 
     def put_back(self, stale: StaleTopic) -> None:
-        """Keep what was taken for the next call."""
+        """Keep the topic for the next call of `take_stale`."""
         self._stale.append(stale)
 
     def reload(self, topic: str) -> None:
@@ -330,7 +332,7 @@ class Pins:
             self._write(topic, replace(self._pins[topic], reload_due=False))
 
     def _note_absent(self, published: set[str], lately: frozenset[int]) -> None:
-        """Note which tables are not published now: their changes are not sent meanwhile."""
+        """Note the tables that are not published now: their changes are not sent meanwhile."""
         for topic, pin in tuple(self._pins.items()):
             if topic not in published and pin.stored not in {None, AWAY} and pin.oid not in lately:
                 self._write(topic, replace(pin, stored=AWAY))
@@ -340,8 +342,8 @@ class Pins:
     def emptied(self, topic: str, relation: int | None) -> None:
         """Note that later rows are behind the truncate, and belong to the table as it is now.
 
-        What changed between the first description that is older than the load and the last one may
-        be missing in the load.
+        Changes between the first description that is older than the load, and the last description,
+        may be missing in the load.
         """
         pin = self._pins[topic]
         relation = pin.relation if relation is None else relation
@@ -358,7 +360,7 @@ class Pins:
             self._note(topic, last, lacking)
 
     def gone(self, topic: str) -> None:
-        """Note that a load found no such table: a later one restarts the topic."""
+        """Note that a load found no such table: a later table of the name restarts the topic."""
         self._write(topic, self._pins[topic].pass_over())
 
 

@@ -1,7 +1,9 @@
-"""Follows whether partitions send what their root needs, under whose name they are published. The
-catalog shows only the present (`source.flaws`). The stream describes each partition, and its root,
-before the first row and after each change. So no row of a partition with another identity is taken
-for a row of the root, whenever it was written.
+"""Follows whether partitions send what their root needs, if they are published under the root's
+name.
+
+The catalog shows only the present (`source.flaws`). The stream describes each partition, and its
+root, before the first row and after each change. So no row of a partition with another identity is
+taken for a row of the root, whenever it was written.
 """
 
 from __future__ import annotations
@@ -21,20 +23,19 @@ class RootFlaws:
     """The partitions of one run that lack what their root needs."""
 
     def __init__(self, catalog: Catalog, make_void: Callable[[TableShape], TableVersion]) -> None:
-        """`make_void`: makes a version none of whose rows is published."""
+        """`make_void`: makes a version that publishes no row."""
         self._catalog = catalog
         self._make_void = make_void
         self._partitions: dict[int, dict[int, str]] = {}
-        """Names of partitions by their oid, by their root's."""
+        """The names of flawed partitions: by the root's oid, then by their own."""
 
     def after(
         self, partition: Relation, describe: Callable[[Relation], DescribedVersion]
     ) -> tuple[int, DescribedVersion] | None:
-        """Return the root's oid and version after its partition was described; None without a
-        root.
+        """Return the root's oid and version after its partition was described; None without a root.
 
         While a partition lacks something, the rows of all partitions are void, because the stream
-        does not say which partition a row is of.
+        does not say which partition a row belongs to.
         """
         root = self._catalog.root_of(partition)
         if root is None:
@@ -56,7 +57,7 @@ class RootFlaws:
         return void
 
     def emptied(self, root: int) -> Relation | None:
-        """Forget the root's flaws, because later rows are of repaired partitions; return the root
+        """Forget the root's flaws, because later rows are of repaired partitions. Return the root
         if it had any.
         """
         return self._catalog.described(root) if self._partitions.pop(root, None) else None

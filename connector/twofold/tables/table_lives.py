@@ -1,6 +1,6 @@
 """The reader's halves of all tables' lives in one run, by topic.
 
-`lives.load_life` decides; the caller of `apply` carries the actions out. Actions for the merger are
+`lives.load_life` decides; the caller of `apply` executes the actions. Actions for the merger are
 kept for the worker's next job.
 """
 
@@ -17,7 +17,7 @@ _NO_LOAD = LoadLife()
 
 
 class TableLives:
-    """The thread that reads owns them."""
+    """The halves of one run. The thread that reads owns them."""
 
     def __init__(self, pins: Mapping[str, Pin]) -> None:
         self._lives: dict[str, LoadLife] = {}

@@ -65,9 +65,11 @@ class TableVersion:
     passed_over: str | None = None
     """The topic of rows that are passed over; None if the version is published."""
     flaw: Refused | None = None
-    """Why no row is published: a partition lacks something. A restart of the topic repairs it."""
+    """The refusal of a version whose rows are not published, because a partition lacks something. A
+    restart of the topic repairs that.
+    """
     outbox: OutboxTable | None = None
-    """The rule of an outbox table: its inserts are events, and it has no rows."""
+    """The rule of an outbox table: the table's inserts are events, and no rows are published."""
     keyless: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,13 +2,13 @@
 plan that encodes its rows.
 
 A relation's shape is *committed* once its schema is registered and its topic pinned. That happens
-at the first row of a transaction that is certain to commit. It never happens within a prepared one,
-because ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction with another
-shape is encoded with provisional schema ids and parked. When it commits, `register_committed`
-registers the schemas and replaces the ids.
+at the first row of a transaction that is certain to commit. It never happens within a prepared
+transaction, because ROLLBACK PREPARED cannot take a registered schema back. A prepared transaction
+with another shape is encoded with provisional schema ids and parked. When the transaction commits,
+`register_committed` registers the schemas and replaces the ids.
 
-Used by the thread that reads. It joins four parts: `DescribedVersions` knows what was described,
-`Pins` what is pinned, `TableLives` what is loaded, and the `Registrar` asks the registry and Kafka.
+Used by the thread that reads. `Tables` joins four parts: `DescribedVersions` has the described
+versions, `Pins` the pins, `TableLives` the loads, and the `Registrar` asks the registry and Kafka.
 Servers are asked only for a new shape, never for a row.
 """
 
@@ -116,7 +116,7 @@ class Tables:
     def announce(self, relations: Iterable[m.Relation]) -> None:
         """Make the topics of tables that have none, all at once, before their first row.
 
-        The stream's descriptions stay, because the catalog may be ahead of them.
+        The stream's descriptions stay valid, because the catalog may be ahead of them.
         """
         assert self.owner.check()
         relations = tuple(relations)
@@ -141,8 +141,8 @@ class Tables:
     def relation(self, relation: m.Relation, *, committed: bool = True, ddl: DdlMessages = NO_DDL) -> None:
         """Note a table's new description from the stream. It counts with the first row.
 
-        Where partitions are published via their root, the stream describes them too, and none of
-        their rows comes. `committed`: the message's transaction is committed; `ddl`: the
+        Where partitions are published via their root, the stream describes the partitions too, and
+        none of their rows comes. `committed`: the message's transaction is committed; `ddl`: the
         transaction's DDL messages.
         """
         for oid, version in self.descriptions(relation, ddl, committed=committed).items():
@@ -214,9 +214,8 @@ class Tables:
         self._catalog.note_type(message)
 
     def of_relation(self, oid: int, *, provisional: bool) -> TableVersion:
-        """Return a row's table.
-
-        Outside a prepared transaction its shape is committed now, if it was not yet.
+        """Return a row's table. Outside a prepared transaction the table's shape is committed now,
+        if it was not yet.
         """
         table = self._versions.current(oid)
         if table is None:
@@ -362,7 +361,7 @@ class Tables:
     def copying(self, relation: m.Relation) -> TableEncoding:
         """Return the table as a snapshot shows it, committed, with a plan for another thread.
 
-        The stream's description stays, because the snapshot may be ahead of it.
+        The stream's description stays valid, because the snapshot may be ahead of it.
         """
         table = self.describe(relation).table
         topic = self.pins.topic_of(relation)
@@ -378,9 +377,8 @@ class Tables:
         )
 
     def is_loadable(self, relation: m.Relation) -> bool:
-        """Whether a table's rows may and can be loaded.
-
-        A load goes in the order of the key, which a hashed one does not show.
+        """Whether a table's rows may and can be loaded. A load goes in the order of the key, which
+        a hashed key does not show.
         """
         return self._loads and not any(column.policy for column in self._shape(relation).key)
 
@@ -393,15 +391,16 @@ class Tables:
         self.pins.note_ddl(ddl)
 
     def note_descriptions(self, found: DescribedTables) -> None:
-        """Pin the catalog's descriptions of tables of which no message came lately. The stream has
-        passed the position of that look.
+        """Pin the catalog's descriptions of tables of which no DDL message came lately.
+
+        The stream has passed the position of that look at the catalog.
         """
         self.ddl.look_again(self.pins.note_descriptions(found.relations, found.described))
 
     def emptied(self, topic: str) -> None:
         """Note that later rows are behind the truncate, and belong to the table as it is now.
 
-        Its life knows already, so they are not void.
+        The table's life has noted the truncate already, so the rows are not void.
         """
         table = self._versions.committed(topic)
         if table and (root := self._root_flaws.emptied(table.shape.oid)):

@@ -1,6 +1,6 @@
 """Decides about rows that do not fit their table's topic. Pure.
 
-A refusal asks a person. Nobody is needed if the table is gone, or if the topic's content is to be
+A refusal asks a person. No person is needed if the table is gone, or if the topic's content will be
 replaced anyway.
 """
 
@@ -14,7 +14,9 @@ from twofold_avro.records import Pin
 
 
 class VersionKey(NamedTuple):
-    """A table's version by what its topic depends on, as its rows or the catalog have it."""
+    """The facts of a table's version that its topic depends on, as its rows or the catalog have
+    them.
+    """
 
     oid: int
     key: str | None
@@ -22,7 +24,7 @@ class VersionKey(NamedTuple):
 
 
 class Decision(Enum):
-    """The decision about such rows."""
+    """The decision about rows that do not fit their topic."""
 
     PASS_OVER = auto()
     START_OVER = auto()
@@ -34,7 +36,7 @@ class TopicRestart(RunEnded):
     """A table's topic must restart. The next run begins with that."""
 
     def __init__(self, name: str, topic: str, oid: int, refusal: Refused | None = None) -> None:
-        """`refusal`: raised if this happens again and again."""
+        """`refusal`: the refusal that is raised if the topic restarts again and again."""
         super().__init__(f"the topic of {name} starts over, with a truncate and a load")
         self.topic = topic
         self.oid = oid
@@ -50,7 +52,7 @@ def decide(
     in_backfill: bool,
     emptied_later: bool,
 ) -> Decision:
-    """Decide about the rows.
+    """Decide about rows that do not fit their topic.
 
     `now`: the published table of that name; `key_differs`: the key is why the row does not fit;
     `emptied_later`: the topic's truncate and load come behind the row.
