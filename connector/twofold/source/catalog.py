@@ -110,7 +110,9 @@ class _TypeRow:
 
 
 _FIRST_OWN_OID = 16_384
-"""Lower oids are PostgreSQL's own objects, and its types do not change."""
+"""The first oid of users' objects. Lower oids are PostgreSQL's own objects, whose types do not
+change.
+"""
 
 _KINDS: dict[str, TypeKind] = {
     "b": "base",
@@ -174,7 +176,7 @@ class Catalog:
     def root_of(self, relation: Relation) -> Relation | None:
         """Return the table under whose name a partition's changes are published, if there is one.
 
-        The stream describes it too; a root that is not published is never described.
+        The stream describes that table too; a root that is not published is never described.
         """
         above = [oid for _, _, oid in reversed(self._rows(_ABOVE, (relation.oid,)))]
         return next((self._described[oid] for oid in above if oid in self._described), None)
@@ -275,9 +277,8 @@ SELECT a.attname::text, left(d.description, %s)
 
 
 def add_comments(connection: PlainConnection, shape: TableShape) -> TableShape:
-    """Return the shape with the comments that the table and its columns have now.
-
-    The stream does not say them, and a COMMENT makes no Relation message.
+    """Return the shape with the comments that the table and its columns have now. The stream has no
+    comments, and a COMMENT makes no Relation message.
     """
     rows = connection.execute(_COMMENTS, (LONGEST_COMMENT + 1, shape.oid)).fetchall()
     columns = {avro_name(column): shorten(text) for column, text in rows if column is not None}

@@ -45,8 +45,9 @@ NOTICE_A_LOST_PEER = {
     "tcp_user_timeout": "30000",
 }
 """The defaults where the connection string has none. They detect a vanished server or network
-within half a minute; the defaults of Linux take hours. They do not end the wait for a live
-server, for example for a lock."""
+within half a minute; the defaults of Linux take hours. The wait for a live server, for example for
+a lock, does not end by them.
+"""
 
 
 DENIED = "authentication failed"
@@ -109,7 +110,8 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
 def _login(conninfo: str, parameters: dict[str, str], *, replication: bool) -> PlainConnection:
     """Connect, with the password of this moment.
 
-    A password may change between the question and the login: it is asked for once more then.
+    A password may change between the question and the login: the password is asked for once more
+    then.
     """
     password = password_of(conninfo)
     for is_last in (password is None, True):
@@ -213,7 +215,7 @@ def _database_of(conninfo: str) -> str:
 
 
 def connect_error(conninfo: str, error: psycopg.Error) -> TwofoldError:
-    """Say what a failed attempt to connect means, and how to repair it."""
+    """Return the error for a failed attempt to connect: its meaning, and the repair."""
     message = " ".join(str(error).split())
     for noise in _NOISE:
         message = message.replace(noise, "")

@@ -232,7 +232,9 @@ def remove(conninfo: str, connector: str) -> bool:
 
 
 def flaws(conninfo: str) -> tuple[str, ...]:
-    """Return why the triggers do not tell each command; empty if they do."""
+    """Return the reasons why the triggers do not write a message for each command; empty without a
+    reason.
+    """
     try:
         with connect(conninfo) as connection:
             return flaws_in(connection)

@@ -83,7 +83,7 @@ def row_place(payload: bytes) -> tuple[int, int]:
 def insert_texts(payload: bytes, *, in_stream: bool) -> list[bytes | None] | None:
     """Read an Insert's row at once, if all its values are text or null: an outbox's always are.
 
-    None: it is another message, or has a flaw that `decode` names.
+    None: the message is another one, or has a flaw that `decode` names.
     """
     at = 9 if in_stream else 5
     if payload[:1] != b"I" or payload[at : at + 1] != b"N":
@@ -139,7 +139,7 @@ def _commit(payload: bytes) -> m.Commit:
 def _decode_of_prepared(payload: bytes) -> m.Message | None:
     """Decode a message about a prepared transaction at once: numbers, then the gid.
 
-    None: it is another message, or has a flaw that reading it field by field will name.
+    None: the message is another one, or has a flaw that reading it field by field will name.
     """
     tag = payload[:1]
     form = _BEGIN_PREPARE if tag == b"b" else _ROLLBACK_PREPARED if tag == b"r" else _OF_PREPARED

@@ -1,6 +1,6 @@
 """Explains the server's errors on a replication session, and names the remedy.
 
-Where that helps, it queries the server over a plain connection.
+Where an answer of the server helps, the module asks over a plain connection.
 """
 
 from __future__ import annotations
@@ -216,7 +216,9 @@ _INVALIDATED = {
     "wal_level_insufficient": _WAL_LEVEL,
     "conflict with recovery": (f"{_ROWS_REMOVED[0]}, or {_WAL_LEVEL[0]}", _ROWS_REMOVED[1]),
 }
-"""What each reason of PostgreSQL means, and how it is prevented and repaired; else WAL is gone."""
+"""The meaning of each of PostgreSQL's reasons, with its prevention and repair. Any other reason
+means that WAL is gone.
+"""
 
 
 def lost_slot(slot: str, reason: str | None) -> Refused:

@@ -39,7 +39,7 @@ class TimelineSwitch:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """What a row of pg_replication_slots says. Columns that the server's version lacks are None."""
+    """A row of pg_replication_slots. Columns that the server's version lacks are None."""
 
     name: str
     database: str | None
@@ -67,7 +67,7 @@ class PreparedTransaction:
     database: str
     prepared_at: float
     age_s: float
-    """By the server's clock."""
+    """The transaction's age, by the server's clock."""
 
 
 class SourceFacts(NamedTuple):
@@ -80,7 +80,7 @@ class SourceFacts(NamedTuple):
 
 
 def read_facts(conninfo: str, slot: str) -> SourceFacts:
-    """Read them; the slot must be there."""
+    """Read the source's facts. The slot must exist."""
     state = slot_state(conninfo, slot)
     if state is None:  # dropped within this moment: the next try finds out what that means
         raise Unreachable(f"PostgreSQL does not know slot {slot} any more")
@@ -96,7 +96,7 @@ def identify(conninfo: str) -> ServerIdentity:
 
 
 def identify_by(connection: PlainConnection) -> ServerIdentity:
-    """Return what `identify` does, by an open connection."""
+    """Return the same as `identify`, over an open connection."""
     row = connection.execute("IDENTIFY_SYSTEM").fetchone()
     if row is None:
         raise Unreachable("PostgreSQL did not answer IDENTIFY_SYSTEM")
@@ -171,7 +171,7 @@ def _lsn(text: str | None) -> Lsn | None:
 def prepared_transactions(conninfo: str, *, all_databases: bool = True) -> tuple[PreparedTransaction, ...]:
     """Return the prepared transactions, oldest first, as the primary lists them.
 
-    A slot's stream only ever sends those of its own database; creating a slot waits for all.
+    A slot's stream sends only the transactions of its own database; creating a slot waits for all.
     """
     with connect_to_primary(conninfo) as connection:
         return list_prepared(connection, all_databases=all_databases)
@@ -180,7 +180,7 @@ def prepared_transactions(conninfo: str, *, all_databases: bool = True) -> tuple
 def list_prepared(
     connection: PlainConnection, *, all_databases: bool = False, at_most: int | None = None
 ) -> tuple[PreparedTransaction, ...]:
-    """Return those that this server lists, oldest first."""
+    """Return the prepared transactions that this server lists, oldest first."""
     cursor = connection.cursor(row_factory=class_row(PreparedTransaction))
     cursor.execute(
         """

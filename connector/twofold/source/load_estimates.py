@@ -35,9 +35,9 @@ class TableSize:
 
     relation: Relation
     rows: int | None
-    """None: the role may not read the table, or it is locked."""
+    """The estimated rows; None: the role may not read the table, or it is locked."""
     bytes: int
-    """With its TOAST and its partitions, without indexes; 0 if it is locked."""
+    """The size with TOAST and partitions, without indexes; 0 if the table is locked."""
 
 
 def table_sizes(connection: PlainConnection, publication: str) -> tuple[TableSize, ...]:
@@ -66,7 +66,8 @@ def estimate_loads(
 ) -> dict[Name, tuple[int, tuple[TableWriter, ...]]]:
     """Return the planner's row count of each table, and the transactions that may be writing to it.
 
-    A count of 0 means that it is unknown. The primary is asked, as it is the one that loads read.
+    A count of 0 means that the count is unknown. The primary is asked, because loads read the
+    primary.
     """
     with connect_to_primary(conninfo) as connection:
         described = {(d.relation.schema, d.relation.table): d for d in describe_filters(connection, publication)}

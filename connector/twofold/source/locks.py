@@ -72,16 +72,15 @@ class TableWriter:
     virtual: str
     pid: int | None
     xid: int | None
-    """Only of a prepared transaction."""
+    """The xid of a prepared transaction; None of a plain one."""
     gid: str | None
     owner: str | None
     age_s: float | None
 
     @property
     def name(self) -> str:
-        """Identify the transaction from its beginning to its outcome.
-
-        PREPARE takes its process away, but not this name.
+        """Identify the transaction from its beginning to its outcome. PREPARE takes the
+        transaction's process away, but not this name.
         """
         return self.virtual
 
@@ -114,7 +113,7 @@ def needs_slot(connection: PlainConnection) -> bool:
 def wait_for_all(connection: PlainConnection, name: str) -> None:
     """Wait until every transaction that runs now has ended: creating a slot waits for them.
 
-    The slot is temporary, and dropped when this returns.
+    The slot is temporary, and dropped when the call returns.
     """
     try:
         connection.execute(
@@ -206,7 +205,7 @@ def connector_blockers(conninfo: str, *, slot: str, application_name: str) -> tu
 def new_session_blockers(conninfo: str) -> tuple[Blocker, ...]:
     """Return the holders of a catalog that every new session of this database must read.
 
-    It queries another database; the result is empty if that one cannot be reached either.
+    The question goes to another database; the result is empty if that one cannot be reached either.
     """
     other = "template1" if psycopg.conninfo.conninfo_to_dict(conninfo).get("dbname") == "postgres" else "postgres"
     try:

@@ -1,4 +1,5 @@
-"""Connects to the primary: the source's own server, or the one that it is a physical standby of.
+"""Connects to the primary: the source's own server, or the server of which the source is a physical
+standby.
 
 A standby shows neither which transactions are prepared nor who writes to a table. Its snapshots do
 not name the running transactions, and nothing can be created there (docs/inside/standby.md). Code

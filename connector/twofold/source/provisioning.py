@@ -34,11 +34,13 @@ MARK = "made by twofold init"
 WATCH_INTERVAL_S = 0.5
 """How often a waiting creation checks which transactions block it."""
 _READ_WRITE = "SET TRANSACTION READ WRITE"
-"""Every write says so, for servers with default_transaction_read_only on."""
+"""The prefix of every write, for servers with default_transaction_read_only on."""
 REPLAY_WAIT_S, REPLAY_CHECK_S = 60.0, 0.1
 """How long a standby may take to replay what was just created on its primary."""
 DROP_WAIT_S = 5.0
-"""A client that has just gone holds its slot until its walsender notices."""
+"""How long a reset waits for a client that has just gone: such a client holds its slot until its
+walsender notices.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class SlotLoss:
     in_doubt: tuple[str, ...]
     """The gids prepared in this database: their outcome would never be streamed."""
     in_doubt_unknown: str
-    """Why they are not known; else empty."""
+    """The reason why the gids are not known; else empty."""
     active_pid: int | None
 
     def __str__(self) -> str:
@@ -104,9 +106,10 @@ class Removal:
 
 
 def create_publication(conninfo: str, name: str, published: PublicationContent) -> bool:
-    """Create the publication. Return False, and change nothing, if there is one of this name.
+    """Create the publication. Return False, and change nothing, if a publication of this name
+    exists.
 
-    It is created on the primary. On a standby it is there when this returns.
+    The publication is created on the primary. A standby has it when the call returns.
     """
     with connect(conninfo) as connection:
         if _has_publication(connection, name):
@@ -154,8 +157,9 @@ def flaws_if_created(conninfo: str, name: str, published: PublicationContent | N
 def as_if_created(
     conninfo: str, name: str, published: PublicationContent | None
 ) -> Iterator[tuple[PlainConnection, bool]]:
-    """Give a session in which the publication exists, and whether it exists outside as well. One
-    that is created for this is rolled back.
+    """Give a session in which the publication exists, and whether it exists outside as well.
+
+    A publication that is created for this is rolled back.
     """
     with connect(conninfo) as connection:
         if published is None or _has_publication(connection, name):

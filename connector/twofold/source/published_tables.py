@@ -143,7 +143,7 @@ class KeyOrder:
     equal: str
     """The operators, which are in `schema`."""
     identity: str
-    """Differs where the order does."""
+    """The order as a text: two orders differ if their texts differ."""
 
     @property
     def is_usual(self) -> bool:
@@ -162,8 +162,8 @@ class DescribedTable:
     """The columns of each unique index, in its order."""
 
     def key_order(self, key: frozenset[str]) -> tuple[KeyOrder, ...]:
-        """Return the key's columns in the order of an index that has exactly these: no two rows are
-        equal in it.
+        """Return the key's columns in the order of an index that has exactly these columns: no two
+        rows are equal in that order.
         """
         return next((each for each in self.unique if {order.column for order in each} == key), ()) or tuple(
             next(order for each in self.unique for order in each if order.column == name) for name in sorted(key)

@@ -154,7 +154,7 @@ def _server(
 def unreached_settings(connection: PlainConnection) -> tuple[str, ...]:
     """Return the session settings that the server did not get, because a pooler keeps them.
 
-    Without them a value would be copied as other bytes than it is streamed.
+    Without them a copied value would have other bytes than a streamed one.
     """
     query = "SELECT name, current_setting(name) FROM unnest(%s::text[]) AS name ORDER BY name"
     rows = connection.execute(query, (list(SETTINGS),)).fetchall()

@@ -1,8 +1,9 @@
-"""Recognises a managed service by what its server says of itself, and says how its settings change.
+"""Recognises a managed service by the signs of its server, and says how the service's settings
+change.
 
-`Service` is pure: a table of what each vendor's documentation says (docs/services/ has the links).
-None of the services was tried. `ask` runs the one query. A server without any sign is PostgreSQL.
-`twofold.source.connection.service_at` asks over a connection of its own.
+`Service` is pure: a table of the statements in each vendor's documentation (docs/services/ has the
+links). None of the services was tried. `ask` runs the one query. A server without any sign is
+PostgreSQL. `twofold.source.connection.service_at` asks over a connection of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ SELECT rolreplication OR rolsuper OR EXISTS (
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where PostgreSQL runs, and how its users change what PostgreSQL's own remedies name."""
+    """A service that runs PostgreSQL, and its users' way to change settings that PostgreSQL's own
+    remedies name.
+    """
 
     name: str
     signs: frozenset[str] = frozenset()
@@ -33,9 +36,9 @@ class Service:
     change: str = "ALTER SYSTEM SET {setting} = {value}"
     restart: str = "restart PostgreSQL"
     logical: str = ""
-    """What makes wal_level logical, where that is not a change of wal_level."""
+    """The change that makes wal_level logical, where that is not a change of wal_level."""
     instead: Mapping[str, str] = field(default_factory=dict)
-    """What is said of a setting that users cannot change."""
+    """The text about a setting that users cannot change."""
     grant: str = "ALTER ROLE {role} REPLICATION"
     """The statement that lets a role replicate; empty if no statement does."""
     grant_note: str = ""
@@ -131,7 +134,7 @@ SERVICES = (
         grant_note="as the role postgres, on PostgreSQL 17 and later; before 17, connect as postgres itself",
     ),
 )
-"""The first of which a sign is found: Aurora has RDS's signs too."""
+"""The services, in the order of recognition: Aurora has RDS's signs too."""
 
 _SIGNS = sorted(frozenset[str]().union(*(service.signs for service in SERVICES)))
 

@@ -41,16 +41,18 @@ from twofold_common.table_names import quote_identifier, quote_literal
 Streaming: TypeAlias = Literal["off", "on", "parallel"]
 
 STATUS_INTERVAL_S = 0.25
-"""Far more often than a server's wal_sender_timeout requires. Since 16 a walsender can miss a
-wake-up; it then sleeps for up to 10 s although it has a commit to send, unless a client speaks
-(docs/inside/source.md). A report is 34 bytes."""
+"""The interval of reports: far shorter than a server's wal_sender_timeout requires. Since 16 a
+walsender can miss a wake-up; it then sleeps for up to 10 s although it has a commit to send, unless
+a client speaks (docs/inside/source.md). A report is 34 bytes.
+"""
 RECEIVE_TIMEOUT_S = 60.0
 SHUTDOWN_ASKS = 100
 SHUTDOWN_S = 2.0
-"""A server that is shutting down asks again after each answer, until everything it sent is
-confirmed. While a prepared transaction is in doubt, it would ask for ever. More than
-`SHUTDOWN_ASKS` questions without a row between them, over more than this time, are such a
-shutdown."""
+"""The time and the number of questions that mean a shutdown. A server that is shutting down asks
+again after each answer, until everything it sent is confirmed. While a prepared transaction is in
+doubt, it would ask for ever. More than `SHUTDOWN_ASKS` questions without a row between them, over
+more than this time, are such a shutdown.
+"""
 CLOSE_WAIT_S = 2.0
 """How long a clean end waits for the server's own CopyDone. The socket is closed after that,
 which loses nothing."""
@@ -58,8 +60,9 @@ which loses nothing."""
 _STREAM_EARLY = """
 SELECT pg_catalog.set_config(name, '8MB', false) FROM pg_catalog.pg_settings
 WHERE name = 'logical_decoding_work_mem' AND source = 'default'"""
-"""A transaction below this setting is decoded after its end, and readers wait for that; the
-default is 64 MB. A value that somebody has set is kept."""
+"""The setting `logical_decoding_work_mem`. A transaction below it is decoded after its end, and
+readers wait for that; the default is 64 MB. A value that somebody has set is kept.
+"""
 
 _XLOG_DATA = ord("w")
 _KEEPALIVE = ord("k")
@@ -79,8 +82,9 @@ class SessionOptions:
     messages: bool = True
     origin: Literal["none", "any"] | None = None
     receive_timeout_s: float | None = None
-    """None: `RECEIVE_TIMEOUT_S`, or the server's wal_sender_timeout if that is longer. A server
-    may decode silently for half of this time."""
+    """The longest silence of the server; None: `RECEIVE_TIMEOUT_S`, or the server's
+    wal_sender_timeout if that is longer. A server may decode silently for half of this time.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class ReplicationSession:
         self._asked: float | None = None
         self._failure: TwofoldError | None = None
         self._guard: TimelineGuard | None = None
-        """Only of a standby: a primary's stream has one timeline."""
+        """The guard of a standby's timeline. A primary's stream has one timeline and no guard."""
 
     def open(self, start: Lsn = NO_LSN) -> None:
         """Take the slot and start its stream at `start` or its confirmed position, the later one.
@@ -326,7 +330,7 @@ class ReplicationSession:
     def _check_silence(self, now: float) -> None:
         """Ask a silent server for a sign of life, or end the run.
 
-        It is called only with the socket found empty, so our own long turn never counts as the
+        The socket was found empty before the call, so our own long turn never counts as the
         server's silence.
         """
         if self._asked is None and now - self._heard >= self._half_timeout_s:

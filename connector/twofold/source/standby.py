@@ -57,7 +57,7 @@ class StandbyFlaw:
 
 
 def require_for_run(conninfo: str, connection: PlainConnection, use: SourceUse) -> None:
-    """SetupError: the configuration asks what no standby can give."""
+    """Raise SetupError if the configuration asks for more than a standby can give."""
     if is_standby(connection) and (flaws := list(_never(conninfo, connection, use))):
         raise SetupError("\n".join(map(str, flaws)))
 

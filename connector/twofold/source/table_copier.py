@@ -34,10 +34,11 @@ _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
 _END = b"\xff\xff"
 PREPARED_AFTER = 2
-"""A query that has run so often is planned once for all."""
+"""The number of runs after which a query is planned once for all later runs."""
 RUN_BYTES = 1 << 16
-"""A run of tuples is encoded in one call, which keeps Python's lock: other threads wait for less
-than a millisecond."""
+"""The size of a run of tuples. A run is encoded in one call, which keeps Python's lock: other
+threads wait for less than a millisecond.
+"""
 
 _IS_PARTITIONED = """
 SELECT c.relkind = 'p' FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -61,13 +62,14 @@ class CopyView:
     """A snapshot's view of a table, valid while the snapshot is open."""
 
     described: DescribedTable | None
-    """None: the publication does not have the table."""
+    """The table's description; None: the publication does not have the table."""
     snapshot: str
     """The snapshot, as pg_current_snapshot() writes it."""
     at_us: int
     lsn: Lsn
-    """A position behind every commit that the snapshot sees. Commits during the copy may lie
-    behind it: the stream delivers those after the rows."""
+    """A position behind every commit that the snapshot sees. Commits during the copy may lie behind
+    this position: the stream delivers them after the rows.
+    """
 
 
 class TableCopier:
@@ -155,7 +157,7 @@ class TableCopier:
     def wait_for_all(self) -> bool:
         """Wait for every running transaction where locks do not suffice (`locks.needs_slot`).
 
-        Return False, without waiting, where they do.
+        Where they suffice, return False without waiting.
         """
         if not needs_slot(self._connection):
             return False

@@ -1,7 +1,7 @@
 """Describes tables completely, by one statement, as the catalog has them in one snapshot.
 
-The statement takes no lock on a table, and asks no function that takes one: a prepared transaction
-may hold it.
+The statement takes no lock on a table, and calls no function that takes one, because a prepared
+transaction may hold the lock.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ class DescribedTables:
 
     relations: tuple[Relation, ...]
     described: Mapping[int, Description]
-    """The descriptions of those that still exist, by oid."""
+    """The descriptions of the tables that still exist, by oid."""
     rows: Mapping[int, int]
-    """About how many rows each of these has."""
+    """The approximate number of rows of each table, by oid."""
     flaws: tuple[TableFlaw, ...] = ()
     end_lsn: Lsn = NO_LSN
     """A position behind every command whose effect was found."""
@@ -197,10 +197,10 @@ class JoinedTables:
     """The tables that join the publication during one run: a thread of its own looks for them, and
     describes all tables.
 
-    So a table without changes gets its topic and its rows too, and what PostgreSQL does not send is
-    noticed by its description: the stream names a table only at its first row, and a rewrite never.
-    A result is only a hint. The thread that runs the turn decides, and the next look finds what was
-    missed.
+    So a table without changes gets its topic and its rows too, and changes that PostgreSQL does not
+    send are noticed by the description. The stream names a table only at its first row, and a
+    rewrite never. A result is only a hint. The thread that runs the turn decides, and the next look
+    finds what this one missed.
     """
 
     def __init__(

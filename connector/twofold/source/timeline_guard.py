@@ -1,9 +1,10 @@
 """Keeps a standby's stream to the timeline on which it began.
 
-A walsender of a standby goes on when the standby is promoted, or follows a promoted primary. The
-progress in Kafka names the timeline of its position, and recovery compares it with the server's
-history. So whoever reads asks, after each read, whether the server has changed its timeline since;
-it decodes only what it has replayed, so everything that was read before a 'no' is of the old one.
+A walsender of a standby continues when the standby is promoted, or follows a promoted primary. The
+progress in Kafka names the timeline of its position, and recovery compares that timeline with the
+server's history. So the session asks, after each read, whether the server has changed its timeline
+since. The server decodes only WAL that it has replayed, so everything that was read before a 'no'
+is of the old timeline.
 """
 
 from __future__ import annotations
@@ -31,9 +32,8 @@ class TimelineGuard:
         self._timeline = self._ask(lambda: None)
 
     def require_same(self, tend: Callable[[], None]) -> None:
-        """RunEnded: the server is on another timeline, or does not answer.
-
-        `tend` is called while the answer is waited for.
+        """Raise RunEnded if the server is on another timeline, or does not answer. `tend` is called
+        during the wait for the answer.
         """
         timeline = self._ask(tend)
         if timeline != self._timeline:

@@ -38,7 +38,9 @@ def reached(lsn: Lsn, page: int) -> Lsn:
 
 
 class WalEnd:
-    """Used by one thread. A connection that fails is opened again by the next question."""
+    """The connection that asks. One thread uses it. A connection that fails is opened again by the
+    next question.
+    """
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
