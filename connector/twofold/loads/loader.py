@@ -1,9 +1,9 @@
 """One table's load on a reader's thread: first the barrier, then chunk after chunk to the end.
 
 A chunk is read while the previous one is published, and offered when the previous one is committed.
-So at most two chunks of a table are in memory, of which one is offered. The committed progress
-decides where the load continues, and the stream's changes that a chunk must consider are never far
-behind. A chunk that was read ahead of an unpublished one is discarded.
+So at most two chunks of a table are in memory, of which one is offered. No chunk's snapshot is old,
+so the merger remembers few changes. The committed progress decides where the load continues. A
+chunk that was read ahead of an unpublished one is discarded.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class SourceTransaction:
         """Append a row at a position that people's commands name, without the records that the
         commands skip.
 
-        Return False, and do nothing, if no command names the row.
+        Return False, and do nothing, if the row can go the usual way.
 
         A row that cannot be encoded, or whose shape is not registered, is skipped whole. Of any
         other row that changes its key, the delete of the old key stays.
