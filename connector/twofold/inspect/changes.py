@@ -21,7 +21,7 @@ class TopicChange:
     partition: int
     offset: int
     op: str
-    """The envelope's; `tombstone` and `event` have no envelope."""
+    """The envelope's op; `tombstone` and `event` have no envelope."""
     table: str | None
     key: Any
     value: Any
@@ -36,7 +36,7 @@ class ChangeReader:
         self._values, self._names = RowValues(registry.schema), names
 
     def read(self, place: RecordPlace, key: bytes | None, data: bytes | None) -> TopicChange:
-        """Return the record's change; an UnreadableRecord is raised for what no connector wrote."""
+        """Return the record's change. UnreadableRecord: no connector wrote the record."""
         topic, partition, offset = place
         is_event = topic.startswith(self._names.events)
         key_is_text = is_event or topic == self._names.messages
@@ -69,7 +69,7 @@ class ChangeReader:
 
 
 def _is_envelope(value: Any) -> bool:
-    """Whether all is there that is shown of a change."""
+    """Whether the value has every field of a change that is shown."""
     if not (isinstance(value, dict) and isinstance(value.get("source"), dict) and "op" in value):
         return False
     if value["op"] == "m":

@@ -25,7 +25,9 @@ RANGES_MAX = 100_000
 """The most ranges in a batch; a single commit record may have more."""
 BREAKS_KEPT = 1000
 CLOCK_MS = 5000
-"""A commit record is written after its rows; clocks of two machines may differ by this."""
+"""The most milliseconds by which the clocks of two machines may differ. A commit record is written
+after its rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,9 @@ class ComparisonResult:
     backfilling: tuple[str, ...] = ()
     """The tables in backfill by the last commit record."""
     gone: dict[str, int] = field(default_factory=dict)
-    """Topics that are named and do not exist, with the number of their ranges."""
+    """The topics that commit records name and that do not exist, with the number of
+    their ranges.
+    """
 
     @property
     def rows(self) -> int:
@@ -72,7 +76,7 @@ class ComparisonResult:
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """Return how many offsets have been read, and how many there are."""
+        """The number of offsets that have been read, and the number of all offsets."""
         tallies = self.tallies.values()
         return sum(t.position - t.start for t in tallies), sum(t.end - t.start for t in tallies)
 
@@ -82,15 +86,19 @@ class ComparisonScope:
     """The part of a prefix that is compared."""
 
     topics: frozenset[str]
-    """Read whether or not a commit record names them; so are the topics of outbox events."""
+    """The topics that are read whether or not a commit record names them; so are the topics of
+    outbox events.
+    """
     since: int = 0
     """Commit records up to this one are accepted unread, and so are rows up to their end."""
     from_ms: int | None = None
-    """Only rows that were written at this time or later."""
+    """The earliest time of writing of the rows that are compared."""
     to_the_end: bool = False
-    """Wait for open transactions, and read beyond them."""
+    """Whether to wait for open transactions, and to read beyond them."""
     starts: Mapping[PartitionId, int] | None = None
-    """Offsets by partition: only these partitions are read from there, and all commit records."""
+    """The first offsets by partition: only these partitions are read from there, with all commit
+    records.
+    """
 
 
 ReportProgress = Callable[[ComparisonResult], None]
@@ -99,7 +107,7 @@ ReportProgress = Callable[[ComparisonResult], None]
 def compare(
     reader: TopicReader, decoder: Decoder, names: Names, scope: ComparisonScope, report: ReportProgress = lambda _: None
 ) -> ComparisonResult:
-    """Read and judge. `report` is called often, and must be quick."""
+    """Read and compare. `report` is called often, and must be quick."""
     comparison = _Comparison(reader, names, scope, report)
     comparison.go_through(decoder)
     comparison.forgive_retention()

@@ -22,18 +22,16 @@ from twofold.source import identity
 from twofold_common.printable import sql_literal
 
 CLOCKS_APART_S = 600.0
-"""How far servers' clocks may differ.
-
-Siblings commit after all have prepared, each by its own clock.
+"""The most seconds by which servers' clocks may differ. Siblings commit after all have prepared,
+each by its own clock.
 """
 NOT_KNOWN = (
     "no outcome of its other branches is known here, and one may have an outcome all the same: "
     "ask its coordinator, or look in the databases of the other branches"
 )
-"""Why no statement is offered.
-
-Kafka does not have every outcome: a branch may have ended before its database's connector was set
-up, or while that is down, or have been rolled back soon after its PREPARE.
+"""The reason why no statement is offered. Kafka does not have every outcome: a branch may have
+ended before its database's connector was set up, or while that connector was down, or have been
+rolled back soon after its PREPARE.
 """
 _OUTCOMES = {"committed": "committed", "rolled_back": "rolled back"}
 
@@ -46,9 +44,9 @@ class HeldBack:
     sequence: int
     """The commit record with that branch."""
     commits: int
-    """How many of the member's commit records wait: this one and those behind it."""
+    """The number of the member's commit records that wait: this one and those behind it."""
     since: float | None
-    """When the branch was committed, by that server's clock; None if it is not known."""
+    """The time when the branch was committed, by that server's clock; None if it is not known."""
 
     def __str__(self) -> str:
         return f"{self.commits} commit record{'s' * (self.commits != 1)} of {self.prefix} from {self.sequence} on"
@@ -56,7 +54,7 @@ class HeldBack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InDoubt:
-    """A prepared transaction without an outcome: what is known of it, and what may end it."""
+    """A prepared transaction without an outcome, with the statements that may end it."""
 
     xid: int
     gid: str
@@ -64,26 +62,27 @@ class InDoubt:
     database: str = ""
     age_s: float
     too_long: bool = False
-    """Older than prepared.doubt_warning."""
+    """Whether the transaction is older than prepared.doubt_warning."""
     wal_bytes: int | None = None
-    """WAL since its prepare: the server keeps at least this much for it."""
+    """The WAL since the prepare: the server keeps at least this much for the transaction."""
     in_kafka: Literal["open", "parked", "not yet read", "not known"] = "not known"
     rows: int | None = None
     topics: tuple[str, ...] = ()
     global_id: str | None
     branch: str | None
     others: tuple[Branch, ...] = ()
-    """The known branches of the same global transaction, without this one."""
+    """The known other branches of the same global transaction."""
     held_back: tuple[HeldBack, ...] = ()
-    """The members of the source group whose commits wait for it."""
+    """The members of the source group whose commits wait for the transaction."""
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The statements that end it, for a person to run in its database; Twofold never does.
+        """The statements that end the transaction, for a person to run in its database; Twofold
+        never runs them.
 
-        With a decided sibling only the same outcome. None of a global transaction while no
-        sibling's outcome is known (`NOT_KNOWN`). Both for what belongs to no global transaction,
-        and for what is torn: there its coordinator must judge.
+        If all decided siblings have one outcome, only that outcome is offered. While no sibling's
+        outcome is known, a branch has no statement (`NOT_KNOWN`). A transaction of no global
+        transaction has both statements, and so has a torn one: its coordinator must judge.
         """
         literal = sql_literal(self.gid)
         commit, rollback = f"COMMIT PREPARED {literal};", f"ROLLBACK PREPARED {literal};"
@@ -96,9 +95,7 @@ class InDoubt:
 
     @property
     def ending(self) -> str:
-        """The statements; where none is offered, the command that looks for siblings and says
-        why.
-        """
+        """The statements; if none is offered, the command that looks for siblings and says why."""
         return " or ".join(self.statements) or "see twofold prepared list"
 
     @property
@@ -108,7 +105,7 @@ class InDoubt:
 
     @property
     def siblings(self) -> tuple[str, ...]:
-        """The known states of its global transaction's other branches."""
+        """The known states of the other branches of the global transaction."""
         return tuple(
             f"{describe(each.gid)} of {each.prefix} is {_OUTCOMES.get(each.state, 'in doubt as well')}"
             for each in self.others
@@ -123,7 +120,7 @@ class InDoubt:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as `--json` prints it."""
+        """Return the value as `--json` prints it."""
         known = asdict(self)
         del known["others"]
         held_back = known.pop("held_back")
@@ -136,7 +133,7 @@ class InDoubt:
 
 
 def from_postgres(config: Config, prepared: identity.PreparedTransaction) -> InDoubt:
-    """Return what PostgreSQL says of a prepared transaction."""
+    """Return a prepared transaction as PostgreSQL lists it."""
     parsed = parser(config.prepared.gid_patterns)(prepared.gid)
     return InDoubt(
         xid=prepared.xid,
@@ -151,9 +148,9 @@ def from_postgres(config: Config, prepared: identity.PreparedTransaction) -> InD
 
 
 def read_in_doubt(config: Config, recovered: RecoveredState | None) -> tuple[InDoubt, ...]:
-    """Return what PostgreSQL lists, oldest first, with what the ledger knows of it.
+    """Return the transactions that PostgreSQL lists, oldest first, completed by the ledger.
 
-    `recovered` None: Kafka is not known.
+    `recovered` None: Kafka could not be asked.
     """
     source_lsn = identity.identify(config.conninfo).xlogpos
     entries = {(e.xid, e.gid): e for e in recovered.unresolved.values()} if recovered else {}
@@ -175,7 +172,7 @@ def read_in_doubt(config: Config, recovered: RecoveredState | None) -> tuple[InD
 
 
 def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDoubt, ...], tuple[str, ...]]:
-    """Add what the source group's topics say of other branches.
+    """Add other branches from the source group's topics.
 
     Also return the topics that could not be read, with the reasons.
     """
@@ -217,7 +214,9 @@ def held_back_by(siblings: Iterable[Branch], members: Collection[str], last: Map
 
 
 def count_held_back(held_back: Iterable[HeldBack]) -> int:
-    """Return how many commit records wait for any of these: one that waits for two counts once."""
+    """Return the number of commit records that wait for any of these members' branches. A commit
+    record that waits for two counts once.
+    """
     most: dict[str, int] = {}
     for each in held_back:
         most[each.prefix] = max(each.commits, most.get(each.prefix, 0))

@@ -24,16 +24,17 @@ from twofold_avro.records import Commit
 from twofold_common.table_names import table_argument
 
 RECORDS_MAX = 100_000
-"""The last so many offsets of the commit records are searched for chunks."""
+"""The number of offsets at the end of the commit records that are searched for chunks."""
 PAUSE_MS = 10_000
-"""Between chunks of one load is less; a longer time is not part of one."""
+"""The longest time between two chunks of one load. A longer time is not part of a load."""
 ROWS_MIN = 10_000
-"""Fewer rows show no rate: a table of one row takes as long as one of a thousand."""
+"""The fewest rows that show a rate: a table of one row takes as long as one of a thousand."""
 RECORD_BYTES = 10
-"""About what a record has beside its row, compressed."""
+"""The approximate bytes of a record beside its row, compressed."""
 COMPRESSED = 0.5
-"""About what a row takes in Kafka, of its bytes in PostgreSQL: measured were 0.65 for digests, 0.5
-for numbers, and less for text that repeats itself."""
+"""The approximate size of a row in Kafka, as a part of its bytes in PostgreSQL: measured were 0.65
+for digests, 0.5 for numbers, and less for text that repeats itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,11 @@ class TableEstimate:
 
     table: str
     rows: int | None
-    """None: the role may not read the table, or it is locked."""
+    """The estimated rows; None: the role may not read the table, or it is locked."""
     bytes: int
-    """In PostgreSQL, without indexes."""
+    """The size in PostgreSQL, without indexes."""
     kafka_bytes: int
-    """On the disks of all brokers together."""
+    """The size on the disks of all brokers together."""
 
 
 @dataclass(frozen=True, slots=True)

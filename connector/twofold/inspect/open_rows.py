@@ -37,7 +37,7 @@ class _Found:
 
     changes: int = 0
     first: list[tuple[int, TopicChange]] = field(default_factory=list)
-    """The first ones, each with its number in the transaction."""
+    """The first changes, each with its number in the transaction."""
 
     def add(self, number: int, change: TopicChange) -> None:
         self.changes += 1

@@ -33,20 +33,22 @@ SORTED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TailBegin:
-    """What follows was committed together: a source transaction, or a part of a load."""
+    """The begin of changes that were committed together: a source transaction, or a
+    part of a load.
+    """
 
     kind: Literal["batch", "prepared", "backfill", "reload"]
     sequence: int
-    """The number of its commit record."""
+    """The number of the changes' commit record."""
     transaction: str | None = None
-    """None for a load, for outbox events, and for more rows than are sorted."""
+    """The transaction; None for a load, for outbox events, and for more rows than are sorted."""
     gid: str | None = None
     event: str = "begin"
 
 
 @dataclass(frozen=True, slots=True)
 class TailEnd:
-    """The end of what began."""
+    """The end of changes that were committed together."""
 
     sequence: int
     transaction: str | None
@@ -55,7 +57,7 @@ class TailEnd:
 
 
 class Tail:
-    """A reader that goes on; `topics` None: all of the prefix."""
+    """A reader of changes that does not end; `topics` None: all topics of the prefix."""
 
     def __init__(self, config: Config, topics: Collection[str] | None) -> None:
         settings, self._names = kafka_settings(config), names_of(config)
@@ -72,7 +74,7 @@ class Tail:
         self._follower = TopicFollower(settings, {commits: start}, fetch_ms=_FETCH_MS)
 
     def changes(self) -> Generator[TailBegin | TopicChange | TailEnd, None, None]:
-        """Yield what becomes visible, for as long as it is asked for."""
+        """Yield the changes that become visible, for as long as the caller asks."""
         try:
             while True:
                 commits = [self._decoder.decode_message(Commit, each) for each in self._follower.read_new(_WAIT_S)]
