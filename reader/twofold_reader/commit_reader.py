@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from twofold_avro.errors import MalformedRecord, NotFramed
 from twofold_avro.names import TopicNames, topic_of
@@ -20,6 +20,8 @@ from twofold_reader.topics import WAIT_S, Place, PrefixTopics
 from twofold_reader.whole_transactions import CommitSequence, Transaction, assemble
 
 _log = logging.getLogger("twofold_reader")
+_TAIL: Final = 64
+"""The last commit record is looked for from this far before the end."""
 
 
 class FoundCommit(NamedTuple):
@@ -157,6 +159,22 @@ class CommitReader:
         if mark.offset >= end:
             mark.check(Commit(0, "batch", 0, 0, 0, 0), self._prefix)
         return mark.offset, mark, mark.done
+
+    def find_last(self) -> Bookmark | None:
+        """Return the place before the last visible commit record; None: Kafka has none."""
+        first, end = self._kafka.commits_bounds()
+        last: KafkaRecord | None = None
+        start, back = end, _TAIL
+        while last is None and start > first:
+            start, back = max(first, end - back), back * 16
+            self._kafka.begin(start)
+            while not self._kafka.is_at_end:
+                if messages := self._kafka.read_commits():
+                    last = messages[-1]
+        if last is None:
+            return None
+        commit = self._decode(last)
+        return Bookmark(commit.stream_id, commit.sequence, last.offset() or 0, 0)
 
     def _first_whole(self, first: int, end: int) -> int:
         """Return the offset of the first commit record from which on Kafka has all rows."""

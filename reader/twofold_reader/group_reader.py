@@ -21,6 +21,7 @@ from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member, g
 from twofold_common.global_loads import Loads, ends_a_load
 from twofold_common.global_order import Place, Stop, Unit, order_units
 from twofold_common.global_waits import find_waits
+from twofold_common.group_admission import Admission
 from twofold_reader.bookmark import WHOLE, Bookmark
 from twofold_reader.commit_reader import CommitReader, FoundCommit
 from twofold_reader.frontiers import FrontierTopics
@@ -31,6 +32,7 @@ from twofold_reader.whole_transactions import Transaction
 _log = logging.getLogger("twofold_reader")
 _TOLD_S: Final = 30.0
 _BEGINNING: Final = "beginning"
+_NEWEST: Final = "newest"
 _END: Final[Place] = (WHOLE, 0)
 
 
@@ -92,15 +94,20 @@ class GroupReader:
         """Return all transactions, each global one whole, in an order that every source's order
         agrees with.
 
-        `start` is 'beginning' or a bookmark. Without `follow` it ends with what may be shown now.
+        `start` is 'beginning', a bookmark, or 'newest' (what is committed after this call has
+        returned, which waits for some seconds, and for what is in doubt). Without `follow` it ends
+        with what may be shown now.
         """
-        self._marks = self._parse(start)
+        self._begin(self._find_newest() if start == _NEWEST else self._parse(start))
+        return self._read_on(follow=follow)
+
+    def _begin(self, marks: Mapping[str, str]) -> None:
+        self._marks = dict(marks)
         self._loads = Loads()
         self._told_at = time.monotonic() + _TOLD_S
         for prefix, each in self._members.items():
             each.begin(self._marks[prefix])
         self._frontiers.begin()
-        return self._read_on(follow=follow)
 
     def _parse(self, start: str) -> dict[str, str]:
         if start == _BEGINNING:
@@ -108,24 +115,52 @@ class GroupReader:
         marks = dict(each.partition("=")[::2] for each in start.split(","))
         if marks.keys() != self._members.keys():
             raise UsageError(
-                f"{start!r} is no place of {', '.join(self._members)}: give 'beginning', or a bookmark of a reader of these prefixes"
+                f"{start!r} is no place of {', '.join(self._members)}: give 'beginning', 'newest', or a bookmark of a reader of these prefixes"
             )
         return marks
+
+    def _find_newest(self) -> Mapping[str, str]:
+        """Return the places behind the first global cut that shows all that is committed now.
+
+        The branches of earlier commit records are not known. So it is the cut that could admit
+        these members to a group.
+        """
+        lasts = {prefix: each.commits.find_last() for prefix, each in self._members.items()}
+        self._begin({prefix: str(last) if last else _BEGINNING for prefix, last in lasts.items()})
+        admission = Admission({prefix: last.sequence - 1 if last else 0 for prefix, last in lasts.items()}, ())
+        came = True
+        while True:
+            came = self._read_more(0 if came else WAIT_S)
+            if came and self._is_read_far_enough():
+                members = self._as_members()
+                chosen = greatest_cut(members, self._loads.follow(members))
+                if admission.admits(members, chosen) and all(
+                    last is None or chosen[prefix] >= last.sequence for prefix, last in lasts.items()
+                ):
+                    return {prefix: each.mark_at(chosen[prefix]) for prefix, each in self._members.items()}
+            self._tell_waits()
 
     def _read_on(self, *, follow: bool) -> Iterator[GlobalTransaction]:
         came = True
         while True:
-            # First the frontiers: the commit records must be read at least as far as these know.
-            came = self._frontiers.read_more(0 if came else WAIT_S)
-            is_at_end = self._frontiers.is_at_end
-            for each in self._members.values():
-                came |= each.read_more()
-                is_at_end &= each.commits.is_at_end
+            came = self._read_more(0 if came else WAIT_S)
             if came and self._is_read_far_enough():
                 yield from self._read_step()
-            elif not came and not follow and is_at_end:
+            elif not came and not follow and self._is_at_end:
                 return
             self._tell_waits()
+
+    def _read_more(self, wait_s: float) -> bool:
+        """Read what has come, or wait a little; return whether something has."""
+        # First the frontiers: the commit records must be read at least as far as these know.
+        came = self._frontiers.read_more(wait_s)
+        for each in self._members.values():
+            came |= each.read_more()
+        return came
+
+    @property
+    def _is_at_end(self) -> bool:
+        return self._frontiers.is_at_end and all(each.commits.is_at_end for each in self._members.values())
 
     def _is_read_far_enough(self) -> bool:
         lasts = self._frontiers.last
@@ -222,7 +257,7 @@ class _Member:
                 raise Refused(
                     f"Kafka no longer has the first commit records of {self._prefix}: it begins with {first.sequence}",
                     at_stake="global transactions with a branch there and another one elsewhere: they would be torn",
-                    repair="read each prefix by itself (Reader), or begin with new topics: twofold reset, then twofold init, of every member",
+                    repair="start at 'newest' with nothing stored, and reload each table: twofold backfill start SCHEMA.TABLE",
                 )
             self.stream_id = first.stream_id
         return came
@@ -237,6 +272,11 @@ class _Member:
         branches = (CommittedBranch(each.commit.sequence, name) for each in pending for _, name in _branches_of(each))
         loads = (each.commit.sequence for each in pending if _ends_a_load(each))
         return Member(self._cut, self.known, tuple(branches), frontier, tuple(loads))
+
+    def mark_at(self, sequence: int) -> str:
+        """Return the place behind a pending commit record; the beginning if there is none yet."""
+        found = self.find_commits(sequence).get(sequence)
+        return str(found.mark) if found else _BEGINNING
 
     def find_commits(self, end: int) -> dict[int, FoundCommit]:
         """Return what is pending up to this commit record, by number."""

@@ -4,6 +4,8 @@ both databases agree with.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -90,8 +92,10 @@ def test_a_global_transaction_comes_whole_or_not_at_all(connector: Maker) -> Non
         assert sorted(rest) == sorted((names, branches) for names, branches, _ in found[at + 1 :])
 
 
-def test_first_commit_records_that_kafka_no_longer_has_are_refused(connector: Maker) -> None:
-    """Nobody knows of which global transactions they had a branch."""
+def test_without_the_first_commit_records_a_reader_starts_at_newest(connector: Maker) -> None:
+    """Nobody knows of which global transactions they had a branch: what is in doubt since then does
+    not come in part.
+    """
     group = Group(connector)
     for here in group.members.values():
         here.carry()
@@ -101,11 +105,26 @@ def test_first_commit_records_that_kafka_no_longer_has_are_refused(connector: Ma
     delete_before(group.west, f"{group.west.prefix}.commits", count=1)
     with pytest.raises(Refused, match=f"no longer has the first commit records of {group.west.prefix}"):
         read(group)
+    east, west = group.prepare("half", 1)
+    east.tpc_commit()
+    group.east.caught_up()
+    with reader_of(group) as reader, ThreadPoolExecutor(1) as executor:
+        starting = executor.submit(reader.transactions, "newest")
+        wait_until(lambda: "1:half" in in_doubt(group.frontier(group.west)), 60, "the west has it in doubt")
+        assert not starting.done()
+        west.tpc_commit()
+        transactions = starting.result(60)
+        for branch in group.prepare("whole", 2):
+            branch.tpc_commit()
+        first = next(each for each in transactions if each.global_ids)
+        assert first.global_ids == ("1:whole",)
+        assert {prefix for prefix, _ in first.branches} == {*group.members}
+    assert [each for each, _, _ in read(group, first.bookmark) if each] == []
 
 
 def test_a_place_of_other_prefixes_is_refused(connector: Maker) -> None:
     group = Group(connector)
     with reader_of(group) as reader:
-        for start in ("newest", "bank=beginning", "0/1"):
+        for start in ("bank=beginning", "0/1"):
             with pytest.raises(UsageError, match="is no place of"):
                 reader.transactions(start)
