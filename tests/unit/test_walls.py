@@ -194,7 +194,7 @@ SPARK: Mapping[str, Walls] = {
     ),
     "readers": Walls({"errors", "session", "sinks", "sources"}, {"pyspark"}),
     "mirror": Walls(
-        {"errors", "row_columns", "session", "sinks", "sources", "streaming"},
+        {"errors", "java_classes", "row_columns", "session", "sinks", "sources", "streaming"},
         {"py4j", "pyspark", "twofold_avro", "twofold_common"},
     ),
     "changelog": Walls({"errors", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark"}),

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from twofold_avro.names import TopicNames
 from twofold_spark.errors import grant_command
+from twofold_spark.java_classes import java_class
 from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.sources.kafka_client import Kafka, open_admin
 
@@ -41,10 +42,9 @@ class ProgressPublisher:
         *,
         of_group: bool = False,
     ) -> None:
-        jvm: Any = spark._jvm
-        self._jvm = jvm
+        self._spark = spark
         self._admin = open_admin(spark, kafka)
-        self._partition = jvm.org.apache.kafka.common.TopicPartition(TopicNames(prefix).commits, 0)
+        self._partition = java_class(spark, "org.apache.kafka.common.TopicPartition")(TopicNames(prefix).commits, 0)
         self._group = group
         self._bootstrap = kafka.bootstrap
         self._warn = warn
@@ -84,8 +84,8 @@ class ProgressPublisher:
                     self._write(*self._last, ended=True)
         if self._pending is not None:
             with suppress(Py4JError):  # no answer, or an error: the page then learns the end by silence
-                self._pending.get(_ANSWER_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS)
-        self._admin.close(self._jvm.java.time.Duration.ofSeconds(_ANSWER_S))
+                self._pending.get(_ANSWER_S, self._seconds)
+        self._admin.close(java_class(self._spark, "java.time.Duration").ofSeconds(_ANSWER_S))
 
     def _repeat(self) -> None:
         while not self._ending.is_set():
@@ -106,7 +106,7 @@ class ProgressPublisher:
     def _read(self) -> tuple[int, dict[str, int | str]] | None:
         """Return what an earlier mirror wrote, so that one without work publishes that it runs."""
         answer = self._admin.listConsumerGroupOffsets(self._group).partitionsToOffsetAndMetadata()
-        found = answer.get(_ANSWER_S, self._jvm.java.util.concurrent.TimeUnit.SECONDS).get(self._partition)
+        found = answer.get(_ANSWER_S, self._seconds).get(self._partition)
         try:
             progress, _ = json.JSONDecoder().raw_decode(found.metadata() if found is not None else "")
             numbers = {name: int(progress[name]) for name in ("sequence", "applied_lsn", "committed_us")}
@@ -119,9 +119,14 @@ class ProgressPublisher:
         told = {"told_ms": time.time_ns() // 1_000_000, "ended": ended}
         text = json.dumps({**progress, **told, **({"of_group": True} if self._of_group else {})})
         text += "\0"  # clients on librdkafka read beyond the text until they meet a zero byte
-        offsets = self._jvm.java.util.HashMap()
-        offsets.put(self._partition, self._jvm.org.apache.kafka.clients.consumer.OffsetAndMetadata(offset, text))
+        offsets = java_class(self._spark, "java.util.HashMap")()
+        place_of = java_class(self._spark, "org.apache.kafka.clients.consumer.OffsetAndMetadata")
+        offsets.put(self._partition, place_of(offset, text))
         self._pending = self._admin.alterConsumerGroupOffsets(self._group, offsets).all()
+
+    @property
+    def _seconds(self) -> Any:
+        return java_class(self._spark, "java.util.concurrent.TimeUnit").SECONDS
 
     def _check_answer(self) -> None:
         if self._pending is None or not self._pending.isDone():
