@@ -80,7 +80,8 @@ class PartitionRows(Generic[_R]):
     def take_range(
         self, wanted: Range, read_more: Callable[[], None], read_again: Callable[[Range], Iterator[Sequence[_R]]]
     ) -> Iterator[Sequence[_R]]:
-        """Yield the records of a commit record's range, in portions. Refused: some are missing.
+        """Yield the records of a commit record's range, in portions. Refused: there are fewer or
+        more than it says.
 
         `read_more` returns when it has added something, or may be called again.
         """
@@ -89,7 +90,7 @@ class PartitionRows(Generic[_R]):
             found += len(records)
             yield records
         if found != wanted.count:
-            raise missing_rows(wanted, found)
+            raise other_rows(wanted, found)
 
     def _portions(
         self, wanted: Range, read_more: Callable[[], None], read_again: Callable[[Range], Iterator[Sequence[_R]]]
@@ -99,15 +100,15 @@ class PartitionRows(Generic[_R]):
             yield from read_again(wanted) if early is None else (early,)
             return
         self._claimed = wanted.last + 1
-        left = wanted.count
+        at = -1
         while True:
-            while self._queue and left > 0:
+            while self._queue and at < wanted.last:
                 within, is_behind = self._take_batch(wanted)
-                left -= len(within)
+                at = _offset(within[-1]) if within else at
                 yield within
                 if is_behind:
                     return
-            if left <= 0 or self.position > wanted.last:
+            if self.position > wanted.last:
                 return
             read_more()
 
@@ -148,12 +149,12 @@ def _offset(record: Sized) -> int:
     return offset
 
 
-def missing_rows(wanted: Range, found: int) -> Refused:
+def other_rows(wanted: Range, found: int) -> Refused:
     """Return the refusal for a range that does not have the records that it must have."""
     return Refused(
         f"{wanted.topic} [{wanted.partition}] has {found} records from offset {wanted.first} to {wanted.last}, and their commit record says {wanted.count}",
-        at_stake="the changes that are missing, and with them whole transactions",
-        repair=f"find what deleted them (cleanup.policy of {wanted.topic} must be delete, and nobody may delete records); then reload the table: twofold backfill start",
+        at_stake="whole transactions: changes are missing, or some are there that nobody committed",
+        repair=f"find what deleted records (cleanup.policy of {wanted.topic} must be delete, and nobody may delete records), or who else writes to this topic; then reload the table: twofold backfill start",
     )
 
 

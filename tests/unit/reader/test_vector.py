@@ -5,11 +5,13 @@ whatever portions and order Kafka brings the partitions.
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import random
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,12 @@ class Record:
 
     def __len__(self) -> int:
         return len(self._value or b"")
+
+    def at(self, offset: int) -> Record:
+        """The same at another offset."""
+        found = copy.copy(self)
+        found._offset = offset
+        return found
 
     def topic(self) -> str:
         return self._place[0]
@@ -199,6 +207,39 @@ def test_a_missing_row_is_refused(partition: int) -> None:
     del topics.records["bank.public.account", partition][5]
     with pytest.raises(Refused, match=r"bank.public.account \[\d\] has \d records .* says \d"):
         [as_json(each) for each in read(topics)]
+
+
+class WithAnotherRow(RecordedTopics):
+    """Each offset is twice what it was, and at one between is a row that no commit record names."""
+
+    def __init__(self, seed: int, place: tuple[str, int], offset: int) -> None:
+        super().__init__(seed)
+        for each, records in self.records.items():
+            if each[0] != COMMITS:
+                self.records[each] = [record.at(2 * record.offset()) for record in records]
+        rows = self.records[place]
+        rows.insert(sum(record.offset() < offset for record in rows), rows[0].at(offset))
+
+    def read_range(self, wanted: Range) -> Iterator[Sequence[Record]]:
+        return super().read_range(replace(wanted, first=2 * wanted.first, last=2 * wanted.last))
+
+
+def test_a_row_that_no_commit_record_names_is_refused_or_left_out() -> None:
+    """A broker's fault may show rows of an aborted transaction."""
+    ranges = [each for _, commit in RecordedTopics(0).commits() for each in commit.ranges]
+    count = {True: 0, False: 0}
+    for place in {(each.topic, each.partition) for each in ranges}:
+        own = [each for each in ranges if (each.topic, each.partition) == place]
+        for offset in range(1, 2 * max(each.last for each in own), 2):
+            is_within = any(2 * each.first < offset < 2 * each.last for each in own)
+            count[is_within] += 1
+            topics = WithAnotherRow(offset, place, offset)
+            if not is_within:
+                assert [as_json(each) for each in read(topics)] == VECTOR["transactions"]
+                continue
+            with pytest.raises(Refused, match=r"has \d+ records .* says \d"):
+                [as_json(each) for each in read(topics)]
+    assert min(count.values()) > 10, count
 
 
 def test_a_missing_commit_record_is_refused() -> None:
