@@ -169,6 +169,25 @@ def test_values_are_those_that_psycopg_gives(connector: Maker) -> None:
     assert after[0]["v_numeric"] == "12345678901234567890.123456789"
 
 
+def test_rows_have_a_new_column_from_the_next_change_on(connector: Maker) -> None:
+    here = connector(source={"tables": ["public.account"]})
+    with here.carrying():
+        here.sql(
+            "INSERT INTO account VALUES (1, 1, 'before')",
+            "ALTER TABLE account ADD COLUMN branch int",
+            "INSERT INTO account VALUES (2, 1, 'behind', 7)",
+        )
+        here.caught_up()
+    before = {"id": 1, "version": 1, "note": "before"}
+    behind = {"id": 2, "version": 1, "note": "behind", "branch": 7}
+    assert [change.after for _, changes in read(here) for change in changes][:2] == [before, behind]
+    with reader_of(here) as reader:
+        first, second = reader.as_arrow("beginning", follow=False)
+    assert [each["after"] for each in first.tables["public.account"].to_pylist()] == [before]
+    assert second.tables["public.account"].to_pylist()[0]["after"] == behind
+    assert None not in (first.bookmark, second.bookmark)
+
+
 def test_what_is_committed_comes_to_a_reader_that_follows(bank: Installation) -> None:
     with reader_of(bank, "journal") as reader:
         transactions = reader.transactions("newest")
