@@ -47,6 +47,8 @@ _OPTIONS: Final = {
 _DEFAULTS: Final = {
     "group.id": "twofold-reader",  # the library requires one; nothing is stored in it
     "queued.max.messages.kbytes": 16_384,
+    # A full queue is looked at again after a second by default, and it is empty before that.
+    "fetch.queue.backoff.ms": 20,
     # Compressed: what one answer brings of a partition must fit into what may wait of it.
     "max.partition.fetch.bytes": 256 << 10,
     "fetch.wait.max.ms": 100,
