@@ -20,12 +20,12 @@ from twofold_common.printable import keep_stderr_printable, printable
 
 COMMANDS = {
     "init": "Make publication, slot and topics.",
-    "run": "Carry changes until stopped.",
+    "run": "Publish changes until stopped.",
     "status": "Show progress.",
     "doctor": "Find problems and fixes.",
     "audit": "Compare commit records with what consumers see.",
     "backfill": "Load tables: start, pause, resume, cancel, status, estimate.",
-    "skip": "Leave out one row that cannot be carried.",
+    "skip": "Leave out one row that cannot be published.",
     "prepared": "Prepared transactions in doubt.",
     "tail": "Show changes as they become visible.",
     "wait": "Wait until a position of the source is visible.",
@@ -89,7 +89,7 @@ class _Lazy(click.Group):
 @click.version_option(__version__, message="twofold %(version)s")
 @click.pass_context
 def twofold(ctx: click.Context, config_file: Path | None) -> None:
-    """Carry PostgreSQL's changes into Kafka exactly once, prepared transactions included.
+    """Copy PostgreSQL's changes into Kafka exactly once, prepared transactions included.
 
     Try it on this machine, with nothing installed: twofold demo
     """

@@ -13,7 +13,7 @@ from twofold_common.positions import format_lsn, parse_lsn
 
 
 @click.command(
-    help="""Leave out exactly one row that cannot be carried: one that is too large, that is malformed, or whose schema the registry refuses.
+    help="""Leave out exactly one row that cannot be published: a row that is too large or malformed, or whose schema the registry refuses.
 
     The refusal that stops the connector names the row, by its position and a name of its own, in a command to paste. The next `twofold run` skips the row and carries the rest of its transaction. Readers lack the row, and commit records, `twofold audit`, the mirror's cuts and `verify` say so: until a later whole row of that key, a truncate or a reload.
 
@@ -22,7 +22,7 @@ from twofold_common.positions import format_lsn, parse_lsn
 @click.argument("table", metavar="SCHEMA.TABLE")
 @click.option("--position", required=True, metavar="LSN", help="Where the row lies in the write-ahead log.")
 @click.option("--row", required=True, metavar="NAME", help="The row's name among those of this position.")
-@click.option("--withdraw", is_flag=True, help="Take the command back, if no run has carried it out.")
+@click.option("--withdraw", is_flag=True, help="Take the command back, if no run has executed it.")
 @click.pass_obj
 def command(config_file: Path | None, table: str, position: str, row: str, *, withdraw: bool) -> None:
     from twofold.inspect.status_report import topics_of  # noqa: PLC0415  (loads the clients)

@@ -53,7 +53,7 @@ class SourceConfig(Part):
     streaming: Literal["off", "on", "parallel"] = Field(
         "on", description="Let PostgreSQL send large transactions before they end."
     )
-    messages: bool = Field(True, description="Carry logical messages (pg_logical_emit_message).")
+    messages: bool = Field(True, description="Publish logical messages (pg_logical_emit_message).")
     ddl_messages: bool = Field(
         False,
         description="Let `init` make event triggers that put each change of a table's definition into the stream. Needs a superuser, or what a service has in its place.",

@@ -195,7 +195,7 @@ def _missing(cluster: Cluster) -> Iterator[Finding]:
             "topics",
             Severity.NOTE,
             f"there are no topics {cluster.config.prefix}.* yet",
-            "nothing is carried before there are",
+            "nothing is published before there are",
             "twofold init",
         )
     else:

@@ -303,7 +303,7 @@ class Collector:
             case m.Truncate():
                 if not (current := self._transaction(message)).is_applied:
                     current.append_truncate(message, wal_start, ts_ms)
-            case m.LogicalMessage(prefix=prefix) if prefix == PREFIX or not self._tables.messages.carried:
+            case m.LogicalMessage(prefix=prefix) if prefix == PREFIX or not self._tables.messages.published:
                 self._note_ddl(message)
             case m.LogicalMessage():
                 yield from self._message(message, wal_start, ts_ms)

@@ -125,7 +125,7 @@ class StreamedTransaction(SourceTransaction):
                 self.ddl[changed.oid] = changed.behind(self.ddl)
                 self._has_messages = True
             return
-        if not self.all_tables.messages.carried:
+        if not self.all_tables.messages.published:
             return
         self.event_topics[self.all_tables.messages.prepare(message)] = None
         self._run = None

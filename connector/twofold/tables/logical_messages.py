@@ -19,9 +19,9 @@ class LogicalMessages:
     """
 
     def __init__(
-        self, prefix: str, database: str, registrar: Registrar, events: EventTopics, *, carried: bool = True
+        self, prefix: str, database: str, registrar: Registrar, events: EventTopics, *, published: bool = True
     ) -> None:
-        self.carried = carried
+        self.published = published
         """Whether messages are published at all."""
         self._prefix = prefix
         self._database = database

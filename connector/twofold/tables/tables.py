@@ -89,7 +89,7 @@ class Tables:
         """People's commands to skip rows, which recovery has read."""
         self.pins = Pins(prefix, pins, self.lives, load_first=load_first, has_ddl_messages=has_ddl_messages)
         self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
-        self.messages = LogicalMessages(prefix, database, registrar, self.events, carried=messages)
+        self.messages = LogicalMessages(prefix, database, registrar, self.events, published=messages)
         self.ddl = DdlDescriptions(publication, self.pins.described() if has_ddl_messages else ())
         self.owner = ThreadOwner("the tables' versions and pins")
 

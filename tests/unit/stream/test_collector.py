@@ -49,7 +49,7 @@ class Table:
 
 class Messages:
     topic = "messages"
-    carried = True
+    published = True
 
     def append(self, message: Any, wal_start: int, facts: Any, header: Any, ts_ms: int, batch: RowBatch) -> str:
         batch.lists("messages", 1)[0].append({"key": b"", "value": message.content})

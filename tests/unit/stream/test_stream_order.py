@@ -30,7 +30,7 @@ def collect(tmp_path: Path) -> Iterator[Collect]:
 
     def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
         tables = SimpleNamespace(
-            adopt=lambda _: None, messages=SimpleNamespace(carried=True), ddl=DdlDescriptions("p"), skips=NO_COMMANDS
+            adopt=lambda _: None, messages=SimpleNamespace(published=True), ddl=DdlDescriptions("p"), skips=NO_COMMANDS
         )
         collector = make_collector(tables, spool, open_within_s=10, pool=8, order=order)
         return [*collector.collect([*received], 0)]
