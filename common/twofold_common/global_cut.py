@@ -86,7 +86,7 @@ class Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What is known of one source."""
+    """The facts that are known of one source."""
 
     cut: int
     """The member's commit record in the last global cut; 0 before the first."""

@@ -34,7 +34,7 @@ class Stop(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What must come together."""
+    """Transactions that must come together."""
 
     global_ids: tuple[str, ...]
     parts: Mapping[str, tuple[Place, Place]]

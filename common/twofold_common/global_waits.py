@@ -17,7 +17,7 @@ from twofold_common.global_cut import Lowering, Member
 
 
 class BranchPlace(NamedTuple):
-    """Where one member stands with a global transaction."""
+    """A member's place in a global transaction."""
 
     prefix: str
     state: Literal["committed", "in doubt", "not seen"]

@@ -17,7 +17,7 @@ from typing import Any
 _log = logging.getLogger(__name__)
 
 REQUEST_S = 10.0
-"""So long a connection may take for its next request, and then for its answer."""
+"""The time that a connection may take for its next request, and then for its answer."""
 CONNECTIONS_MAX = 64
 
 

@@ -16,7 +16,7 @@ class Conninfo(str):
     password: SecretSource | None
     """Gives each connection its password."""
     primary: Conninfo | None
-    """Where the primary is, if the server is a standby and the configuration says it."""
+    """The primary's address, if the server is a standby and the configuration has it."""
 
     def __new__(cls, text: str, password: SecretSource | None, primary: Conninfo | None = None) -> Conninfo:
         made = super().__new__(cls, text)

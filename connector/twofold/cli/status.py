@@ -81,7 +81,7 @@ def command(config_file: Path | None, *, as_json: bool, live: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What PostgreSQL, Kafka and the connector's status page said."""
+    """The answers of PostgreSQL, Kafka and the connector's status page."""
 
     status: Status
     page: PageAnswer | None = None

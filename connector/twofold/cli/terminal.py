@@ -17,7 +17,7 @@ import click
 from twofold_common.printable import printable
 
 GRACE_S = 1.0
-"""So long Python's own handler has."""
+"""How long Python's own handler has."""
 EXIT_STOPPED = 130
 RESTORE_SCREEN = "\x1b[?1049l\x1b[?25h"
 """Leaves a terminal's alternate screen, and shows the cursor."""

@@ -45,7 +45,7 @@ class InitPlan:
 
     creates: list[str] = field(default_factory=list)
     there: list[str] = field(default_factory=list)
-    """What exists already."""
+    """The parts that exist already."""
     tables: list[PlannedTable] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 

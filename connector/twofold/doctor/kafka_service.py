@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KafkaService:
-    """Where Kafka runs."""
+    """The service that runs Kafka."""
 
     name: str
     page: str = ""

@@ -81,7 +81,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """Where the server gets its answers from."""
+    """The sources of the server's answers."""
 
     status: Callable[[float], dict[str, Any]]
     """The argument: samples after this time."""

@@ -17,13 +17,13 @@ from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn, format_lsn, parse_lsn
 
 WAIT_MAX_S: Final = 5.0
-"""So long one answer may take: who waits for longer asks again."""
+"""The longest time of one answer: whoever waits longer asks again."""
 _POLLED_S: Final = 0.05
 _NOWHERE: Final = MirrorPlace(-1, Lsn(0), 0)
 
 
 class BadQuestion(ValueError):
-    """What was asked is no position, place or time."""
+    """The question has no valid position, place or time."""
 
 
 class Visibility:
