@@ -24,6 +24,7 @@ __all__ = [
     "TwofoldError",
     "UsageError",
     "describe_causes",
+    "explain_conflict",
     "explain_full_disk",
     "explain_missing_right",
     "first_line",
@@ -36,6 +37,11 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 _NOT_AUTHORIZED = re.compile(r"TopicAuthorizationException: Not authorized to access topics: \[(.*)\]")
 """What Kafka's client says; it does not say which right is missing."""
+_CONFLICT = re.compile(
+    r"\bio\.delta\.exceptions\.\w+"
+    r"|\borg\.apache\.iceberg\.exceptions\.(?:CommitFailedException|ValidationException: (?:Found|Cannot commit|Missing) .*)"
+)
+"""What Delta and Iceberg raise where another commit came first."""
 
 
 class TableRefused(Refused):
@@ -66,6 +72,17 @@ def explain_full_disk(causes: str) -> SetupError | None:
     return SetupError(
         "a disk is full, and what is published stays as it is: make room where the warehouse, the checkpoint and Spark's "
         "temporary files are (TMPDIR, or spark.local.dir), then start again"
+    )
+
+
+def explain_conflict(causes: str) -> Refused | None:
+    """Make the refusal of a commit that another one came before, if the causes name one."""
+    if (found := _CONFLICT.search(causes)) is None:
+        return None
+    return Refused(
+        f"another job wrote into the mirror's tables while this one did ({found[0]})",
+        at_stake="nothing: the commit of this job was rejected",
+        repair="end the other job, then start again",
     )
 
 

@@ -34,6 +34,7 @@ from twofold_spark.errors import (
     TwofoldError,
     UsageError,
     describe_causes,
+    explain_conflict,
     explain_full_disk,
     explain_missing_right,
 )
@@ -78,7 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_status
     except SPARK_ERRORS as error:
         causes = describe_causes(error)
-        explained = explain_full_disk(causes) or explain_missing_right(causes, options.bootstrap)
+        explained = (
+            explain_full_disk(causes) or explain_missing_right(causes, options.bootstrap) or explain_conflict(causes)
+        )
         if explained is None:
             raise
         print_progress(f"{options.command}: {explained}")

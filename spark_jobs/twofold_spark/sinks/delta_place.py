@@ -14,12 +14,11 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows, delta_tables
 from twofold_spark.sinks.cuts import CUTS, GlobalCut
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import APPLICATION, DeltaTables, member_folder
-from twofold_spark.sinks.table_place import TablePlace
+from twofold_spark.sinks.table_place import TablePlace, refuse_other_cut
 
 
 class DeltaPlace(TablePlace):
@@ -53,11 +52,7 @@ class DeltaPlace(TablePlace):
         mark = {"txnAppId": APPLICATION, "txnVersion": str(cut.number)}
         rows.write.format("delta").options(**mark).mode("append").save(self._own.table_folder(CUTS))
         if self._own.read_state(CUTS) != (before + 1, cut.number):
-            raise Refused(
-                f"another job published the cut {cut.number}",
-                at_stake="cuts in an order that moves a source back",
-                repair="end the other job, then start again",
-            )
+            raise refuse_other_cut(cut)
 
     def read_cuts(self, spark: SparkSession) -> DataFrame:
         return spark.table(self._name(CUTS))

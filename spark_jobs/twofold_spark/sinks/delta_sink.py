@@ -6,8 +6,9 @@ keeps it for good. Delta itself skips a merge whose number the table has.
 
 A batch is merged onto the state that was read. A table that has another number by then is refused
 before anything is written, and Delta refuses two writers at once. A writer that came in the instant
-between is seen by the versions, before a cut is published. Such a table is marked: RESTORE would
-bring back its rows and leave the number, so only a reload repairs it.
+between is seen by the versions, before a cut is published. A table whose merge lies on such a
+writer's is marked: RESTORE would bring back its rows and leave the number, so only a reload repairs
+it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class DeltaSink:
         self._spark = spark
         self._tables = DeltaTables(spark, folder)
         self._lock = threading.Lock()
+        self._writer = uuid.uuid4().hex
         self._states: dict[MirrorTable, tuple[int, int] | None] = {}
         """Version and sequence number of each table, as this job last saw it."""
 
@@ -77,7 +79,7 @@ class DeltaSink:
             )
         # These settings are the same for all tables of the batch, so merges of several tables may
         # run at once.
-        delta_tables.mark_writes(spark, sequence)
+        delta_tables.mark_writes(spark, sequence, self._writer)
         columns = [c for c in batch.rows.columns if c not in (OP, UNCHANGED)]
         view = f"_twofold_{abs(hash(table))}"
         if batch.replace or applied == 0:
@@ -98,6 +100,8 @@ class DeltaSink:
             raise
         after = self._tables.read_state(str(table))
         if after != (version + 1, sequence):
+            if delta_tables.find_write(spark, name, sequence, self._writer) in (None, version + 1):
+                raise delta_tables.refuse_other_writer(str(table))
             # The number says that the table has this batch. The mark tells every job not to
             # believe it.
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{SPOILED}' = 'by two writers')")

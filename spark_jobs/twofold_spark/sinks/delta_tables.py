@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows, merge_sql
@@ -26,6 +27,7 @@ _PROPERTIES = {
     "delta.feature.timestampNtz": "supported",
 }
 _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LEAST_HOURS = 168
 """Delta refuses to remove younger files."""
@@ -122,15 +124,26 @@ def create_table(spark: SparkSession, name: str, columns: str, properties: Mappi
     spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
 
 
-def mark_writes(spark: SparkSession, number: int) -> None:
-    """Let what this session writes carry a number; Delta skips what a table has already."""
+def mark_writes(spark: SparkSession, number: int, writer: str) -> None:
+    """Let what this session writes carry a number and its writer.
+
+    Delta skips a number that a table has already.
+    """
     spark.conf.set(_TXN_ID, APPLICATION)
     spark.conf.set(_TXN_VERSION, str(number))
+    spark.conf.set(_USER_METADATA, f"{writer} {number}")
+
+
+def find_write(spark: SparkSession, name: str, number: int, writer: str) -> int | None:
+    """Return the version of a table that has these marks; None if Delta skipped the write."""
+    found = spark.sql(f"DESCRIBE HISTORY {name}").where(f.col("userMetadata") == f"{writer} {number}")
+    row = found.agg(f.max("version")).first()
+    return row[0] if row is not None else None
 
 
 def forget_marks(spark: SparkSession) -> None:
     """Let what this session writes carry no number."""
-    for name in (_TXN_ID, _TXN_VERSION):
+    for name in (_TXN_ID, _TXN_VERSION, _USER_METADATA):
         spark.conf.unset(name)
 
 
@@ -142,6 +155,15 @@ def compact(spark: SparkSession, name: str, keep: dt.timedelta) -> None:
     hours = max(_LEAST_HOURS, round(keep.total_seconds() / 3600))
     spark.sql(f"OPTIMIZE {name}")
     spark.sql(f"VACUUM {name} RETAIN {hours} HOURS")
+
+
+def refuse_other_writer(table: str) -> Refused:
+    """Make the refusal of a table that has another job's commit, and nothing that is wrong."""
+    return Refused(
+        f"another writer committed to {table} while this job wrote to it",
+        at_stake="nothing: no change was applied twice",
+        repair="end the other job, then start again",
+    )
 
 
 def refuse_spoiled(table: str) -> Refused:

@@ -24,7 +24,7 @@ from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
-from twofold_spark.sinks.table_place import TablePlace
+from twofold_spark.sinks.table_place import TablePlace, refuse_other_cut
 from twofold_spark.sinks.write_mode import WriteMode
 
 
@@ -53,6 +53,8 @@ class IcebergPlace(TablePlace):
         """By catalog."""
         self._shown: Mapping[str, Mapping[str, str]] = {}
         """By prefix, the versions that `main` shows."""
+        self._decided: str | None = None
+        """The number of the last cut, as the summary of its snapshot has it."""
 
     def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
         self._prefixes = prefixes
@@ -81,9 +83,12 @@ class IcebergPlace(TablePlace):
         return made
 
     def publish(self, cut: GlobalCut) -> None:
-        cuts, summary = self._load_cuts(), {iceberg_tables.SEQUENCE: str(cut.number)}
+        cuts, number = self._load_cuts(), str(cut.number)
+        if _read_number(cuts) not in (None, self._decided):
+            raise refuse_other_cut(cut)
+        summary = {iceberg_tables.SEQUENCE: number}
         iceberg_rows.append_rows(self._spark, cuts, cut_rows.make_rows(cut), branch=MERGES, summary=summary)
-        self.last = cut
+        self.last, self._decided = cut, number
         self._show(cut, cuts)
 
     def _show(self, cut: GlobalCut, cuts: Any) -> None:
@@ -115,7 +120,9 @@ class IcebergPlace(TablePlace):
 
     def _read_last(self) -> GlobalCut | None:
         iceberg_branches.open_branch(self._spark, self._name(CUTS))
-        forget_repeated_append(self._spark, self._load_cuts(), MERGES)
+        cuts = self._load_cuts()
+        forget_repeated_append(self._spark, cuts, MERGES)
+        self._decided = _read_number(cuts)
         return cut_rows.read_last(self.read_cuts(self._spark))
 
     def _delete_before(self, number: int) -> None:
@@ -153,6 +160,11 @@ class IcebergPlace(TablePlace):
         if catalog not in self._publishers:
             self._publishers[catalog] = iceberg_branches.CutPublisher(self._spark, catalog)
         return self._publishers[catalog]
+
+
+def _read_number(cuts: Any) -> str | None:
+    """Read the number of the last cut that was decided; None if its snapshot has expired."""
+    return iceberg_tables.read_summary(cuts, iceberg_tables.SEQUENCE, branch=MERGES)
 
 
 def _list_versions(cut: GlobalCut | None) -> Mapping[str, Mapping[str, str]]:

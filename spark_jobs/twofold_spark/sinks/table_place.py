@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_common.global_waits import LongWait
+from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.cuts import CUTS, OF_GROUP, SOURCES, GlobalCut
 from twofold_spark.sinks.merge_sql import escape_literal
@@ -100,6 +101,15 @@ class TablePlace(Place):
         listed = f.from_json(f.lit(json.dumps(rows)), f"array<struct<{_WAIT_COLUMNS}>>")
         self._spark.range(0, 1, 1, 1).select(f.inline(listed)).createOrReplaceTempView(_WAITS_VIEW)
         self._spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {_WAITS_VIEW}")
+
+
+def refuse_other_cut(cut: GlobalCut) -> Refused:
+    """Make the refusal of a cut that another job's cut came before."""
+    return Refused(
+        f"another job published the cut {cut.number}",
+        at_stake="cuts in an order that moves a source back",
+        repair="end the other job, then start again",
+    )
 
 
 def _make_wait_row(each: LongWait) -> dict[str, Any]:

@@ -5,16 +5,22 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
+from fixtures.connector import wait_until
 from fixtures.spark import Lake
 from helpers.spark.writer import table
-from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, TableRefused, describe_causes, explain_conflict
 from twofold_spark.sinks import iceberg_writers, merge_sql
 from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
@@ -45,9 +51,18 @@ class _Job:
     def applied(self, *tables: MirrorTable) -> list[int]:
         return [self.sink.read_applied(table) for table in tables]
 
-    def merge(self, table: MirrorTable, sequence: int, *, replace: bool = False) -> None:
-        rows = self.spark.sql(
-            "SELECT 1 AS a, 1L AS _copies, 'u' AS _twofold_op, CAST(array() AS array<string>) AS _twofold_unchanged"
+    def merge(
+        self,
+        table: MirrorTable,
+        sequence: int,
+        *,
+        replace: bool = False,
+        change: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+    ) -> None:
+        rows = change(
+            self.spark.sql(
+                "SELECT 1 AS a, 1L AS _copies, 'u' AS _twofold_op, CAST(array() AS array<string>) AS _twofold_unchanged"
+            )
         )
         self.sink.prepare(table, rows.drop("_twofold_op", "_twofold_unchanged").schema)
         self.sink.merge(table, TableBatch(rows, 1, replace, ()), sequence=sequence)
@@ -157,20 +172,25 @@ def test_a_job_in_delta_does_not_merge_onto_what_another_did_since_it_looked(del
     assert after.copies(t) == 2
 
 
+def _do_just_before(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> None:
+    """Between a job's look at a table and its merge."""
+    statement = merge_sql.merge_statement
+
+    def just_before(*arguments: Any, **named: Any) -> str:
+        monkeypatch.setattr(merge_sql, "merge_statement", statement)
+        do()
+        return statement(*arguments, **named)
+
+    monkeypatch.setattr(merge_sql, "merge_statement", just_before)
+
+
 def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropped(
     delta: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (t,) = _tables(delta, "t")
     _cut_5(delta, t)
     one, other = _two_jobs(delta, t)
-    statement = merge_sql.merge_statement
-
-    def just_before(*arguments: Any, **named: Any) -> str:
-        monkeypatch.setattr(merge_sql, "merge_statement", statement)
-        other.merge(t, 10)
-        return statement(*arguments, **named)
-
-    monkeypatch.setattr(merge_sql, "merge_statement", just_before)
+    _do_just_before(monkeypatch, lambda: other.merge(t, 10))
     with pytest.raises(Refused, match="two jobs merged into"):
         one.merge(t, 12)
     version = other.sink.version_of(t)
@@ -182,6 +202,49 @@ def test_a_table_in_delta_that_two_jobs_merged_into_is_refused_until_it_is_dropp
         _Job.start(delta).applied(t)
     delta.drop("t")
     assert _Job.start(delta).applied(t) == [0]
+
+
+def test_a_merge_that_delta_rejects_because_of_another_one_is_told_in_one_sentence(delta: Lake, tmp_path: Path) -> None:
+    """The other one commits while this one reads its rows: Delta itself rejects the merge."""
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    one, other = _two_jobs(delta, t)
+    reads, goes_on = str(tmp_path / "reads"), str(tmp_path / "goes on")
+
+    def wait() -> bool:
+        Path(reads).touch()
+        while not Path(goes_on).exists():
+            time.sleep(0.01)
+        return True
+
+    waiting = f.udf(lambda value: value if wait() else None, "int")
+    with ThreadPoolExecutor(1) as pool:
+        merge = pool.submit(one.merge, t, 12, change=lambda rows: rows.withColumn("a", waiting("a")))
+        try:
+            wait_until(lambda: merge.done() or Path(reads).exists(), 60, "it reads")
+            other.merge(t, 10)
+        finally:
+            Path(goes_on).touch()
+        with pytest.raises(SPARK_ERRORS) as rejected:
+            merge.result()
+    assert "another job wrote" in str(explain_conflict(describe_causes(rejected.value)))
+    after = _Job.start(delta)
+    assert after.applied(t) == [10]
+    assert after.copies(t) == 2
+
+
+def test_a_merge_that_delta_skips_since_another_job_has_its_number_spoils_nothing(
+    delta: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    one, other = _two_jobs(delta, t)
+    _do_just_before(monkeypatch, lambda: other.merge(t, 12))
+    with pytest.raises(Refused, match=r"another writer committed to public\.t "):
+        one.merge(t, 10)
+    after = _Job.start(delta)
+    assert after.applied(t) == [12]
+    assert after.copies(t) == 2
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from twofold_spark.errors import TableRefused, explain_full_disk, explain_missing_right
+from twofold_spark.errors import TableRefused, explain_conflict, explain_full_disk, explain_missing_right
 from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.source_mirror import Batch, MirrorSettings
@@ -129,6 +129,23 @@ def test_a_full_disk_is_said_in_one_sentence() -> None:
     assert full.exit_status == 3
     assert "make room" in str(full)
     assert explain_full_disk(_of("java.io.IOException: Permission denied")) is None
+
+
+@pytest.mark.parametrize(
+    "rejected",
+    [
+        "io.delta.exceptions.ConcurrentTransactionException: [DELTA_CONCURRENT_TRANSACTION] ...",
+        "org.apache.iceberg.exceptions.CommitFailedException: Cannot commit: main has changed",
+        "org.apache.iceberg.exceptions.ValidationException: Found new conflicting delete files",
+    ],
+)
+def test_a_commit_that_another_one_came_before_is_said_in_one_sentence(rejected: str) -> None:
+    refused = explain_conflict(_of("org.apache.spark.SparkException: x", rejected))
+    assert refused is not None
+    assert refused.exit_status == 5
+    assert rejected.partition(":")[0] in str(refused)
+    other = "org.apache.iceberg.exceptions.ValidationException: Invalid partition spec"
+    assert explain_conflict(_of("org.apache.spark.SparkException: x", other)) is None
 
 
 def test_a_missing_right_is_said_with_the_command_that_gives_it() -> None:
