@@ -28,6 +28,8 @@ _PAUSE_S = 0.5
 """Between reads while no driver publishes: the next one starts sooner."""
 _BATCH_S = 3.0
 """About as long as a batch takes: the driver is killed at any instant of one."""
+_STARTS_S = 12.0
+"""About as long as a driver takes to its first batch."""
 _SHARE = 10
 """Each program has at least this part of the reads."""
 _SETTINGS = ("--trigger", "continuous", "--maintain-every", "20", "--keep-cuts", "0.02")
@@ -80,20 +82,26 @@ class _Reading(_Worker):
     """A program that reads."""
 
     def __init__(
-        self, reader: TotalReader, tables: CatalogOfTables, ending: threading.Event, publishing: threading.Event
+        self,
+        reader: TotalReader,
+        tables: CatalogOfTables,
+        ending: threading.Event,
+        publishing: threading.Event,
+        rests: float,
     ) -> None:
         super().__init__(reader.name, ending)
         self._reader = reader
         self._tables = tables
         self._publishing = publishing
+        self._rests = rests
         self.tally = Tally(MONEY)
 
     def step(self) -> None:
-        before = self._tables.main(TABLES[0])
+        began, before = time.monotonic(), self._tables.main(TABLES[0])
         total = self._reader.read_total()
         self.tally.count(total, before=before, after=self._tables.main(TABLES[0]))
-        if not self._publishing.is_set():
-            self.ending.wait(_PAUSE_S)
+        pause = 0.0 if self._publishing.is_set() else _PAUSE_S
+        self.ending.wait(pause + self._rests * (time.monotonic() - began))
 
 
 class _Watching(_Worker):
@@ -125,21 +133,25 @@ class _Trial:
         readers: Sequence[TotalReader],
         options: Sequence[str],
         rng: random.Random,
+        rests: float,
     ) -> None:
         self._lake = lake
         self._options = options
         self._rng = rng
         self._publishing = threading.Event()
         self.ending = threading.Event()
-        self.reading = [_Reading(reader, tables, self.ending, self._publishing) for reader in readers]
+        self.reading = [_Reading(reader, tables, self.ending, self._publishing, rests) for reader in readers]
         self.watching = [_Watching(tables, self.ending)] if isinstance(tables, SqlTables) else []
         self.workers: list[_Worker] = [*self.reading, *self.watching]
         self.cuts = 0
 
     def kill_one(self) -> None:
-        """Start a driver, and kill it some cuts later, at any instant of a batch."""
-        short = spark_process.short_lived()
-        with spark_process.running(self._lake, *_SETTINGS, *self._options, environment=short) as process:
+        """Start a driver, and kill it while it starts, or cuts later at any instant of a batch."""
+        with spark_process.running(self._lake, *_SETTINGS, *self._options) as process:
+            if self._rng.random() < 0.2:
+                time.sleep(self._rng.uniform(0, _STARTS_S))
+                os.killpg(process.pid, signal.SIGKILL)
+                return
             self._await_cuts(process, 1)
             self._start_workers()
             self._publishing.set()
@@ -212,9 +224,13 @@ def try_transfers(
     reads: int,
     kills: int,
     rng: random.Random,
+    rests: float = 0.0,
 ) -> Outcome:
-    """Mirror transfers until all kills and reads are done, and then to their end."""
-    began, trial = time.monotonic(), _Trial(lake, tables, readers, options, rng)
+    """Mirror transfers until all kills and reads are done, and then to their end.
+
+    Readers rest so long for each second that they read, where they would take what a driver needs.
+    """
+    began, trial = time.monotonic(), _Trial(lake, tables, readers, options, rng, rests)
     try:
         for number in range(kills):
             trial.kill_one()

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from fixtures.spark import Lake
 from helpers.spark import class_archive
 from twofold_common import java
+from twofold_spark import object_store
 
 
 def running(
@@ -22,6 +23,8 @@ def running(
     program: Sequence[str] = ("-m", "twofold_spark"),
 ) -> AbstractContextManager[subprocess.Popen[str]]:
     """A job on the lake, in a process group of its own."""
+    in_s3 = object_store.is_s3(lake.catalog_choice.properties.get("warehouse", ""))
+    environment = {"JAVA_TOOL_OPTIONS": class_archive.find_options(s3=in_s3), **(environment or {})}
     return in_its_own_group(make_line(lake, *arguments, command=command, program=program), environment)
 
 
@@ -42,11 +45,6 @@ def job_environment() -> dict[str, str]:
     """Ours without the port of our own JVM, and with what lets the job's start quickly."""
     ours = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     return {**ours, "JAVA_TOOL_OPTIONS": class_archive.find_options()}
-
-
-def short_lived() -> dict[str, str]:
-    """The environment of a job that is soon killed: Java's second compiler would not pay."""
-    return {"JAVA_TOOL_OPTIONS": f"{class_archive.find_options()} -XX:TieredStopAtLevel=1"}
 
 
 @contextmanager

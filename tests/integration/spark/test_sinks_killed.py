@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from fixtures.connector import Maker
 from fixtures.object_store import ObjectStore, opened_stored_lake
 from fixtures.spark import Lake, _Kafka, _Registry
+from helpers.spark import class_archive
 from helpers.spark import process as spark_process
 from helpers.spark.plain_tables import IcebergTables, TotalsThread, assert_equal_to_source, open_tables
 from helpers.spark.source_bank import make_change, opened_bank
@@ -43,8 +44,7 @@ _BATCH_S: Final = 2.0
 
 def _kill(lake: Lake, rng: random.Random, command: str, *options: str) -> None:
     """Start a job and kill it while it starts, or some batches later, at any instant of one."""
-    short = spark_process.short_lived()
-    with spark_process.running(lake, *options, command=command, environment=short) as process:
+    with spark_process.running(lake, *options, command=command) as process:
         if rng.random() < 0.2:
             time.sleep(rng.uniform(0, _STARTS_S))
         else:
@@ -69,7 +69,7 @@ def test_a_killed_mirror_equals_its_source(kept: Lake, connector: Maker) -> None
         totals = TotalsThread(open_tables(kept).read_total, pause_s=0.5)
         ending.callback(totals.stop)
         for kill in range(KILLS):
-            _kill(kept, rng, "mirror", "--maintain-every", "20")
+            _kill(kept, rng, "mirror", "--maintain-every", "200")
             if kill % 4 == 3:
                 kept.lose_checkpoints()
             print(f"kill {kill + 1}: {bank.outcomes.total()} transactions, {totals.totals.total()} reads", flush=True)
@@ -118,7 +118,10 @@ def test_a_killed_mirror_in_a_rest_catalog_and_s3_equals_its_source_and_no_reade
     connector: Maker,
     object_store: ObjectStore,
 ) -> None:
-    """Spark, pyiceberg and DuckDB read by plain names, beside all kills."""
+    """Spark, pyiceberg and DuckDB read by plain names, beside all kills. The store is one process
+    of Python, so they rest half of the time.
+    """
+    class_archive.make(s3=True)
     rng = random.Random(random.getrandbits(32))
     with ExitStack() as ending:
         writer = Writer(kafka.bootstrap, registry.url, prefix)
@@ -126,7 +129,7 @@ def test_a_killed_mirror_in_a_rest_catalog_and_s3_equals_its_source_and_no_reade
         tables = RestTables(lake.catalog_choice.uri, commits_at_once=True, store=object_store)
         bank = ending.enter_context(opened_bank(lake, connector, rng))
         readers = [make_reader(name, lake, tables, ending) for name in READERS]
-        outcome = try_transfers(lake, tables, readers, bank, options=(), reads=READS, kills=KILLS, rng=rng)
+        outcome = try_transfers(lake, tables, readers, bank, options=(), reads=READS, kills=KILLS, rng=rng, rests=1.0)
         print(outcome.describe(), dict(bank.outcomes))
         assert outcome.torn == 0
         assert_equal_to_source(IcebergTables(tables.for_pyiceberg()), bank)
