@@ -13,9 +13,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from fixtures.spark import Lake
+from helpers.spark import interpreted
 from helpers.spark import process as spark_process
 from helpers.spark.bank import MONEY, Bank, opened
 from readers.catalogs import CatalogOfTables, SqlTables
@@ -147,7 +149,7 @@ class _Trial:
 
     def kill_one(self) -> None:
         """Start a driver, and kill it while it starts, or cuts later at any instant of a batch."""
-        with spark_process.running(self._lake, *_SETTINGS, *self._options) as process:
+        with self._running(environment=interpreted.ENVIRONMENT) as process:
             if self._rng.random() < 0.2:
                 time.sleep(self._rng.uniform(0, _STARTS_S))
                 os.killpg(process.pid, signal.SIGKILL)
@@ -163,7 +165,7 @@ class _Trial:
 
     def finish(self, transfers: Transfers, reads: int) -> None:
         """Start the last driver, and end it when all reads were made and all is mirrored."""
-        with spark_process.running(self._lake, *_SETTINGS, *self._options) as process:
+        with self._running() as process:
             self._await_cuts(process, 1)
             self._start_workers()
             self._publishing.set()
@@ -178,6 +180,9 @@ class _Trial:
         """Say how far it is."""
         torn = sum(len(each.tally.torn) for each in self.reading)
         return f"{sum(each.tally.reads for each in self.reading)} reads, {torn} torn"
+
+    def _running(self, **given: Any) -> AbstractContextManager[subprocess.Popen[str]]:
+        return spark_process.running(self._lake, *_SETTINGS, *self._options, **given)
 
     def _await_cuts(self, process: subprocess.Popen[str], many: int) -> None:
         spark_process.cuts(process, many)

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from fixtures.connector import Maker
 from fixtures.object_store import ObjectStore, opened_stored_lake
 from fixtures.spark import Lake, _Kafka, _Registry
-from helpers.spark import class_archive
+from helpers.spark import class_archive, interpreted
 from helpers.spark import process as spark_process
 from helpers.spark.plain_tables import IcebergTables, TotalsThread, assert_equal_to_source, open_tables
 from helpers.spark.source_bank import make_change, opened_bank
@@ -44,7 +44,7 @@ _BATCH_S: Final = 2.0
 
 def _kill(lake: Lake, rng: random.Random, command: str, *options: str) -> None:
     """Start a job and kill it while it starts, or some batches later, at any instant of one."""
-    with spark_process.running(lake, *options, command=command) as process:
+    with spark_process.running(lake, *options, command=command, environment=interpreted.ENVIRONMENT) as process:
         if rng.random() < 0.2:
             time.sleep(rng.uniform(0, _STARTS_S))
         else:
