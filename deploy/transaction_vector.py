@@ -25,7 +25,7 @@ import fastavro
 
 from twofold_avro import wire
 from twofold_avro.names import avro_name, topic_of
-from twofold_avro.records import Commit, PreparedOutcome, Range
+from twofold_avro.records import Commit, PreparedOutcome, Range, SkippedRow
 from twofold_avro.schemas import envelope_schema, fixed, key_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 from twofold_common.positions import format_lsn
@@ -163,6 +163,7 @@ class Topics:
         *,
         backfilling: tuple[str, ...] = (),
         stale: tuple[str, ...] = (),
+        skipped: tuple[SkippedRow, ...] = (),
     ) -> int:
         """Write a commit record, and the markers."""
         transactions = list(transactions)
@@ -180,6 +181,7 @@ class Topics:
             backfilling,
             _STREAM,
             stale,
+            skipped,
         )
         topic = f"{PREFIX}.commits"
         offset = self._ends[topic, 0]
@@ -190,12 +192,14 @@ class Topics:
         self.end(record.ranges)
         return self._sequence
 
-    def batch(self, *transactions: History, stale: tuple[str, ...] = ()) -> None:
+    def batch(self, *transactions: History, lacking: tuple[str, ...] = ()) -> None:
         """Write plain transactions, and parked ones at their outcomes, in one Kafka transaction."""
         ranges = [each for one in transactions for each in self.write(one, one.changes)]
-        sequence = self.commit("batch", ranges, transactions, stale=(*stale, "bank.public.other"))
+        named = *lacking, "bank.public.other"
+        skipped = tuple(SkippedRow(topic, lsn, b"\x02") for topic in named for lsn in (0x2320, 0x2340))
+        sequence = self.commit("batch", ranges, transactions, stale=named, skipped=skipped)
         for each in transactions:
-            self.expect("transaction", each, sequence, each.changes, stale=stale)
+            self.expect("transaction", each, sequence, each.changes, lacking=lacking)
 
     def load(
         self, changes: tuple[Change, ...], *, is_last: bool, kind: Literal["backfill", "reload"] = "backfill"
@@ -212,7 +216,7 @@ class Topics:
         sequence: int,
         changes: tuple[Change, ...],
         loading: tuple[str, ...] = (),
-        stale: tuple[str, ...] = (),
+        lacking: tuple[str, ...] = (),
     ) -> None:
         of_one = [each.to_json(0 if transaction is None else number) for number, each in enumerate(changes, 1)]
         if transaction is None:  # a load has no order over the partitions: by partition, as the topics have it
@@ -226,7 +230,8 @@ class Topics:
                 "gid": transaction.gid if transaction else None,
                 "global_id": f"g-{transaction.gid}" if transaction and transaction.gid else None,
                 "loading": list(loading),
-                "stale": list(stale),
+                "stale": list(lacking),
+                "skipped": list(lacking),
                 "changes": of_one,
             }
         )
@@ -358,7 +363,7 @@ def vector() -> dict[str, Any]:
     )
     topics.load((Change(ACCOUNT, "t"),), is_last=False, kind="reload")
     topics.load(loaded[:2], is_last=True)
-    topics.batch(History(40, 0x3000, (_update(1, 0),)), stale=("bank.public.account",))
+    topics.batch(History(40, 0x3000, (_update(1, 0),)), lacking=("bank.public.account",))
     return {
         "about": "Topics as a read_committed consumer gets them, and the transactions that they have, in order. A record is"
         " [offset, key, value], key and value in base64. Offsets that are missing are markers and aborted records.",

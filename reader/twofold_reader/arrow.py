@@ -47,6 +47,8 @@ class ArrowBatch:
     """Topics that are being loaded: what their tables' rows say is not whole yet."""
     stale: frozenset[str]
     """Topics that lack changes that PostgreSQL did not send, until the tables are loaded again."""
+    skipped: frozenset[str]
+    """Topics that lack rows which a person had skipped; `twofold audit` has their positions."""
 
 
 def split_into_batches(transactions: Iterable[Transaction | None], rows: int) -> Iterator[ArrowBatch]:
@@ -81,6 +83,7 @@ class _OpenBatch:
         self._changes: dict[str, list[tuple[Transaction, Change]]] = {}
         self._loading: set[str] = set()
         self._stale: set[str] = set()
+        self._skipped: set[str] = set()
 
     def takes(self, change: Change) -> bool:
         """Whether the change has the same columns as its table has here."""
@@ -92,10 +95,12 @@ class _OpenBatch:
         self._changes.setdefault(change.table, []).append((transaction, change))
         self._loading.update(transaction.loading)
         self._stale.update(transaction.stale)
+        self._skipped.update(transaction.skipped)
 
     def close(self) -> ArrowBatch:
         tables = {table: _record_batch(changes) for table, changes in self._changes.items()}
-        return ArrowBatch(tables, self.bookmark, frozenset(self._loading), frozenset(self._stale))
+        named = frozenset(self._loading), frozenset(self._stale), frozenset(self._skipped)
+        return ArrowBatch(tables, self.bookmark, *named)
 
 
 def _record_batch(found: list[tuple[Transaction, Change]]) -> pa.RecordBatch:

@@ -47,6 +47,8 @@ class Transaction:
     """Topics that are being loaded: what their tables' rows say is not whole yet."""
     stale: tuple[str, ...]
     """Topics that lack changes that PostgreSQL did not send, until the tables are loaded again."""
+    skipped: tuple[str, ...]
+    """Topics that lack rows which a person had skipped; `twofold audit` has their positions."""
     changes: Iterator[Change]
     """The changes in their order. They can be read once, and until the next transaction is asked
     for."""
@@ -103,6 +105,8 @@ def assemble(
         return
     loading = tuple(each for each in commit.backfilling if each in topics)
     stale = tuple(each for each in commit.stale if each in topics)
+    lacking = {each.topic for each in commit.skipped}
+    skipped = tuple(sorted(lacking & set(topics)))
     if commit.kind in {"backfill", "reload"}:
         yield Transaction(
             "load" if commit.kind == "backfill" else "reload",
@@ -114,6 +118,7 @@ def assemble(
             None,
             loading,
             stale,
+            skipped,
             map(_CHANGE, chain(*rows)),
             commit.committed_at,
             Bookmark(commit.stream_id, commit.sequence, offset, WHOLE),
@@ -136,6 +141,7 @@ def assemble(
             outcome.branch if outcome else None,
             loading,
             stale,
+            skipped,
             map(_CHANGE, chain((first,), group)),  # noqa: B031  (what is left when it ends is skipped)
             outcome.committed_at if outcome else time_us,
             Bookmark(commit.stream_id, commit.sequence, offset, WHOLE if commit.transactions == 1 else at),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -26,6 +27,7 @@ from twofold.errors import RESET_REPAIR, Refused, Unreachable
 from twofold.run.observer import BackfillProgress
 from twofold.watch.activity import Activity
 from twofold.watch.server import StatusServer, StatusSources, judge_health
+from twofold_avro.records import SkippedRow
 from twofold_common.mirror_place import MirrorPlace
 from twofold_common.positions import Lsn
 from twofold_common.secret_sources import SecretFile
@@ -198,6 +200,24 @@ def test_a_stale_table(bank: Installation, browser: Browser) -> None:
 
     with scene.served() as url:
         looks(browser, url, "stale", has("Tables: 2, 1 stale", "▲ stale", "● ready"), judge)
+
+
+def test_a_table_that_lacks_a_row(bank: Installation, browser: Browser) -> None:
+    scene = Scene(bank, Clock(time.time()), applied=1 << 50)
+    scene.activity.recovered(scene.state)
+    scene.activity.tables_known(pin("account", 3))
+    lacking = {topic: replace(each, skipped=(SkippedRow(topic, 77),)) for topic, each in pin("account", 3).items()}
+    scene.activity.published(commit(account=4), lacking)
+    scene.sampler.sample()
+
+    def judge(page: Page) -> None:
+        page.js("document.querySelector('#rows details').open = true")
+        page.wait_for(has("A person had 1 row skipped, at 0/4D.", "twofold backfill start public.account"))
+        page.js("draw()")
+        assert page.js("document.querySelector('#rows details').open"), "what a person has opened stays open"
+
+    with scene.served() as url:
+        looks(browser, url, "skipped", has("● ready, lacks 1 row", "row skipped", "public.account: at 0/4D"), judge)
 
 
 def test_refused(bank: Installation, browser: Browser) -> None:

@@ -210,6 +210,10 @@ def _kafka_lines(seen: Seen) -> list[str]:
     if (more := len(seen.loads) - LOADS_MAX) > 0:
         lines.append(f"backfill    and {more} more tables: twofold backfill status")
     lines += [f"STALE       {each.table}: {each.reason}; run: {each.repair}" for each in status.stale]
+    lines += [
+        f"LACKS       {each.table}: {each.description}; once every row can be published, run: {each.repair}"
+        for each in status.lacking
+    ]
     return [*lines, *_in_doubt_lines(status)]
 
 

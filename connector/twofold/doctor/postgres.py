@@ -16,7 +16,7 @@ from twofold.doctor.tables import published
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.gids import describe
 from twofold.inspect.in_doubt import from_postgres
-from twofold.inspect.status_report import read_progress, stale_tables
+from twofold.inspect.status_report import lacking_tables, read_progress, stale_tables
 from twofold.run.initialisation import wanted_publication
 from twofold.run.source_settings import source_use
 from twofold.source import ddl_messages, identity, publishable, standby
@@ -308,7 +308,8 @@ _CHECKS: tuple[Callable[[Source], Iterator[Finding]], ...] = (
 
 
 def find_stale(config: Config) -> Iterator[Finding]:
-    """Name tables whose topics may lack what PostgreSQL did not send, by the connector's pins.
+    """Name tables whose topics may lack what PostgreSQL did not send, or lack a skipped row, by the
+    connector's pins.
 
     Yield nothing where Kafka's records cannot be read: Kafka's own part says why.
     """
@@ -323,4 +324,13 @@ def find_stale(config: Config) -> Iterator[Finding]:
             f"the topic of table {each.table} may be stale: {each.reason}",
             "its readers, and every mirror, may have rows that the table does not have",
             each.repair,
+        )
+    for lacking in lacking_tables(recovered):
+        yield _finding(
+            "skipped",
+            Severity.NOTE,
+            f"the topic of table {lacking.table} lacks {lacking.description}",
+            "its readers and every mirror lack it too",
+            "-- write the row again in the source; or, once every row can be published, load the table:",
+            lacking.repair,
         )

@@ -26,7 +26,7 @@ from twofold.source.primary import NoPrimary
 from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
-from twofold_common.positions import Lsn
+from twofold_common.positions import Lsn, format_lsn
 from twofold_common.table_names import split_table_name, table_argument
 
 ANSWER_S = 3.0
@@ -43,6 +43,24 @@ class StaleTable:
     reason: str
     repair: str
     """The command that reloads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LackingTable:
+    """A table whose topic lacks rows that a person had skipped."""
+
+    table: str
+    topic: str
+    lacks: tuple[str, ...]
+    """The rows' positions in the write-ahead log."""
+    repair: str
+    """The command that brings all rows again, once none of them stops the connector."""
+
+    @property
+    def description(self) -> str:
+        """Say which rows are missing."""
+        rows = "the row" if len(self.lacks) == 1 else f"{len(self.lacks)} rows,"
+        return f"{rows} at {_some(self.lacks)}, which a person had skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +87,8 @@ class Status:
     backfilling: tuple[str, ...]
     stale: tuple[StaleTable, ...]
     """The tables whose topics may lack what PostgreSQL did not send, until they are reloaded."""
+    lacking: tuple[LackingTable, ...]
+    """The tables whose topics lack rows that a person had skipped."""
     waits_for: tuple[str, ...]
     """The lock holders that the connector's sessions in PostgreSQL wait for."""
     ddl_flaws: tuple[str, ...] | None = None
@@ -112,6 +132,7 @@ def read_source_status(config: Config) -> Status:
         in_doubt_unknown=unknown,
         backfilling=(),
         stale=(),
+        lacking=(),
         ddl_flaws=ddl_messages.flaws(config.conninfo) if config.source.ddl_messages else None,
         waits_for=tuple(
             map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
@@ -144,6 +165,7 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
         in_doubt=() if source.in_doubt_unknown else _in_doubt_here(config, recovered),
         backfilling=backfilling,
         stale=stale_tables(recovered),
+        lacking=lacking_tables(recovered),
     )
 
 
@@ -168,6 +190,20 @@ def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
         )
         for topic, pin in recovered.pins.items()
         if pin.stale
+    )
+
+
+def lacking_tables(recovered: RecoveredState) -> tuple[LackingTable, ...]:
+    """Return the tables whose topics lack skipped rows, by Kafka's records of the connector."""
+    return tuple(
+        LackingTable(
+            f"{pin.schema}.{pin.table}",
+            topic,
+            tuple(format_lsn(row.lsn) for row in pin.skipped),
+            f"twofold backfill start {table_argument(pin.schema, pin.table)}",
+        )
+        for topic, pin in recovered.pins.items()
+        if pin.skipped
     )
 
 

@@ -26,14 +26,19 @@ function updateTable(row, t, now) {
   fill(errors, t.errors ? h("details", {}, h("summary", { class: "wrong" }, String(t.errors)), h("pre", {}, [head, ...rest].join("\n"))) : h("span", { class: "soft none" }, "none"));
 }
 function drawLoad(cell, t) {
-  const words = { ready: "● ready", waiting: "◌ waiting", loading: "loading", paused: "paused", "not published": "not published any more" }[t.state], l = t.load;
-  if (t.state === "stale") {
-    if (cell.dataset.stale === t.stale) return; // what a person has opened stays open
-    cell.dataset.stale = t.stale;
-    fill(cell, h("details", {}, h("summary", { class: "alarm" }, "▲ stale"), h("div", { class: "soft" }, t.stale), copyable(t.repair)));
+  const opens = t.state === "stale" || (t.state === "ready" && t.lacks.length);
+  if (opens) {
+    const kept = `${t.state} ${t.stale} ${t.lacks}`;
+    if (cell.dataset.kept === kept) return; // what a person has opened stays open
+    cell.dataset.kept = kept;
+    const rows = t.lacks.length === 1 ? "1 row" : `${t.lacks.length} rows`;
+    fill(cell, h("details", {}, t.state === "stale" ? h("summary", { class: "alarm" }, "▲ stale") : h("summary", { class: "soft" }, `● ready, lacks ${rows}`),
+      t.stale ? h("div", { class: "soft" }, t.stale) : "",
+      t.lacks.length ? h("div", { class: "soft" }, `A person had ${rows} skipped, at ${t.lacks.join(", ")}. Write ${t.lacks.length === 1 ? "it" : "them"} again in the source; or, once every row can be published, load the table:`) : "", copyable(t.repair)));
     return;
   }
-  delete cell.dataset.stale;
+  delete cell.dataset.kept;
+  const words = { ready: "● ready", waiting: "◌ waiting", loading: "loading", paused: "paused", "not published": "not published any more" }[t.state], l = t.load;
   if (!l || t.state === "ready") {
     fill(cell, h("span", { class: t.state === "ready" ? "ok" : "soft" }, words));
     return;

@@ -32,7 +32,12 @@ def list_tables(counts: Sequence[TableCount], backfills: Sequence[BackfillProgre
     tables = [_table(each, loads.pop(each.table, None)) for each in counts]
     tables += [_table(TableCount("", load.table, "running"), load) for load in loads.values()]
     tables.sort(
-        key=lambda each: (not each["errors"], each["state"] == "ready", -(each["changed_at"] or 0), each["table"])
+        key=lambda each: (
+            not each["errors"],
+            each["state"] == "ready" and not each["lacks"],
+            -(each["changed_at"] or 0),
+            each["table"],
+        )
     )
     return {
         "tables": tables[:LISTED_MAX],
@@ -54,6 +59,7 @@ def _table(count: TableCount, load: BackfillProgress | None) -> dict[str, Any]:
         "error": count.error,
         "schema_id": count.schema_id,
         "stale": count.stale,
+        "lacks": count.lacks,
         "repair": count.repair,
     }
 

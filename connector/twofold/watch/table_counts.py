@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from twofold_avro.records import Pin, Range
+from twofold_common.positions import format_lsn
 from twofold_common.table_names import table_argument
 
 
@@ -29,8 +30,10 @@ class TableCount:
     """No such table is published any more; rows that do not fit its topic are passed over."""
     stale: str = ""
     """Why its topic may lack changes that PostgreSQL did not send; empty: nothing is known."""
+    lacks: tuple[str, ...] = ()
+    """The positions of rows that its topic lacks because a person had them skipped."""
     repair: str = ""
-    """The command that reloads a stale table."""
+    """The command that reloads a stale table, or one that lacks a row."""
     rows: int = 0
     """Records in its topic: the tombstone behind a delete is one."""
     changed_at: float | None = None
@@ -97,7 +100,10 @@ class TableCounts:
             schema_id=pin.value_schema_id,
             gone=pin.is_passed_over,
             stale=pin.stale or "",
-            repair=f"twofold backfill start {table_argument(pin.schema, pin.table)}" if pin.stale else "",
+            lacks=tuple(format_lsn(row.lsn) for row in pin.skipped),
+            repair=f"twofold backfill start {table_argument(pin.schema, pin.table)}"
+            if pin.stale or pin.skipped
+            else "",
         )
 
 
@@ -110,6 +116,8 @@ def _changes(before: TableCount | None, now: TableCount) -> Iterator[TableChange
         yield TableChange("not published any more", now.table)
     if now.stale and not (before and before.stale == now.stale):
         yield TableChange("stale", f"{now.table}: {now.stale}")
+    if new := [each for each in now.lacks if not (before and each in before.lacks)]:
+        yield TableChange("row skipped", f"{now.table}: at {', '.join(new)}")
     was = before.load if before else "ready"
     if now.load == was:
         return

@@ -14,6 +14,7 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.avro.schema_readers import Subject
 from twofold.errors import MalformedMessage, Refused, TwofoldError
+from twofold_reader import Reader
 
 SIZE = 3 << 20
 LARGE = f"(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, {SIZE // 32}))"
@@ -37,6 +38,24 @@ def skip(here: Installation, error: TwofoldError) -> str:
 def lacking(here: Installation) -> list[dict[str, Any]]:
     """What the last commit record says is missing."""
     return list(here.records("commits")[-1]["skipped"])
+
+
+def said_to_lack(here: Installation) -> list[str]:
+    """The positions of rows of `account` that status, doctor and a reader of whole transactions
+    name.
+    """
+    topic = here.table("account")
+    status = json.loads(here.twofold("status", "--json", ok=True).stdout)
+    found = [position for each in status["lacking"] if each["topic"] == topic for position in each["lacks"]]
+    examined = json.loads(here.twofold("doctor", "--json").stdout)
+    named = [each["what"] for each in examined if each["check"] == "skipped"]
+    assert named == [
+        f"the topic of table public.account lacks the row at {at}, which a person had skipped" for at in found
+    ]
+    with Reader(here.prefix, {"bootstrap.servers": here.reader.bootstrap}, here.reader.registry_url) as reader:
+        *_, last = reader.transactions("beginning", follow=False)
+    assert last.skipped == ((topic,) if found else ())
+    return found
 
 
 def ids(here: Installation, table: str = "account") -> list[int]:
@@ -74,6 +93,7 @@ def test_a_row_too_large_is_left_out_and_its_transaction_is_carried(connector: M
     assert [transactions[each]["data_collection_order"] for each in (1, 3)] == [1, 3]
     audited = json.loads(here.twofold("audit", "--json", ok=True).stdout)
     assert [each["lacks"] for each in audited["topics"] if each["table"] == "public.account"] == [[position]]
+    assert said_to_lack(here) == [position]
     with here.carrying():  # an update of another column does not bring the value
         here.sql("ALTER TABLE account ADD other int", "UPDATE account SET other = 1 WHERE id = 2")
         here.caught_up()
@@ -82,6 +102,7 @@ def test_a_row_too_large_is_left_out_and_its_transaction_is_carried(connector: M
         here.caught_up()
     assert lacking(here) == []
     assert "a known difference" not in here.twofold("audit", ok=True).stdout
+    assert said_to_lack(here) == []
 
 
 def test_of_a_changed_key_the_old_one_is_deleted(connector: Maker) -> None:

@@ -13,7 +13,7 @@ from twofold.cli.status import Seen, _clock, _kafka_lines
 from twofold.errors import Unreachable
 from twofold.group.ledgers import Branch
 from twofold.inspect.in_doubt import HeldBack, InDoubt
-from twofold.inspect.status_report import Status
+from twofold.inspect.status_report import LackingTable, Status
 from twofold.row_path import SLOW
 from twofold.watch.page_client import PageAnswer
 from twofold_common.mirror_place import MirrorPlace
@@ -23,7 +23,7 @@ STATUS = Status(
     name="bank", slot="bank", initialised=True, held_by_pid=12, two_phase="enabled", source_lsn=Lsn(9000),
     confirmed_lsn=Lsn(8000), applied_lsn=Lsn(8000), sequence=30, behind_bytes=1000, wal_status="reserved", in_doubt=(),
     backfilling=(),
-    stale=(), waits_for=(),
+    stale=(), lacking=(), waits_for=(),
 )  # fmt: skip
 NOON = time.mktime((2024, 3, 1, 12, 0, 0, 0, 0, -1))
 
@@ -55,6 +55,18 @@ def test_rows_that_are_slow_are_told_beside_the_lag() -> None:
     seen = Seen(STATUS, page(behind_s=72.4, slow=SLOW))
     assert f"72 s\nslow        {SLOW}\ntwo_phase" in lines(seen)
     assert f"\nslow        {SLOW}\n" in lines(replace(seen, kafka_error=Unreachable("away")))
+
+
+def test_rows_that_a_person_had_skipped_are_named() -> None:
+    once = LackingTable("public.a", "bank.public.a", ("0/4D",), "twofold backfill start public.a")
+    often = replace(once, table="public.b", lacks=tuple(f"0/{n}" for n in range(12)))
+    said = lines(Seen(replace(STATUS, lacking=(once, often))))
+    assert (
+        "\nLACKS       public.a: the row at 0/4D, which a person had skipped; once every row can be published, run: "
+        in said
+    )
+    assert "\nLACKS       public.b: 12 rows, at 0/0, 0/1, " in said
+    assert "0/9 and 2 more, which a person had skipped; " in said
 
 
 def test_a_connector_that_keeps_up_has_no_cause() -> None:

@@ -75,10 +75,10 @@ def test_what_has_come_is_not_kept_back() -> None:
     assert [each.bookmark for each in found] == [each.bookmark for each in read(RecordedTopics(1))]
 
 
-def test_tables_that_are_loading_or_stale_are_named() -> None:
+def test_tables_that_are_loading_or_lack_something_are_named() -> None:
     (batch,) = batches(1000)
     assert batch.loading == {"bank.public.account"}
-    assert batch.stale == {"bank.public.account"}
+    assert batch.stale == batch.skipped == {"bank.public.account"}
 
 
 def test_each_type_is_arrow_s() -> None:

@@ -88,9 +88,9 @@ class Commits:
         for at, name in self._group.records[self._prefix][commit.sequence - 1]:
             if at > done:
                 mark = Bookmark("stream", commit.sequence, offset, WHOLE if commit.transactions == 1 else at)
-                loading, changes = (), iter(())
+                changes = iter(())
                 yield Transaction(
-                    "transaction", at, str(at), commit.sequence, None, name or None, None, loading, (), changes, 0, mark
+                    "transaction", at, str(at), commit.sequence, None, name or None, None, (), (), (), changes, 0, mark
                 )
 
 

@@ -150,6 +150,7 @@ def as_json(transaction: Transaction) -> dict[str, Any]:
         "global_id": transaction.global_id,
         "loading": list(transaction.loading),
         "stale": list(transaction.stale),
+        "skipped": list(transaction.skipped),
         "changes": changes,
     }
 

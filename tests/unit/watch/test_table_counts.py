@@ -8,10 +8,12 @@ import pytest
 
 from twofold.watch.snapshot import list_tables
 from twofold.watch.table_counts import TableChange, TableCount, TableCounts
-from twofold_avro.records import Pin, Range
+from twofold_avro.records import Pin, Range, SkippedRow
 
 ACCOUNT = "bank.public.account"
 PIN = Pin("public", "account", 3, "{}", key_schema_id=1, value_schema_id=2)
+SKIPPED = SkippedRow(ACCOUNT, 0x4D, b"\x02")
+LATER = replace(SKIPPED, lsn=0x4E)
 
 
 def known(pin: Pin = PIN) -> TableCounts:
@@ -54,6 +56,9 @@ def test_counts_outlive_a_recovery_and_tables_that_are_gone_do_not() -> None:
         ({"backfill": "running"}, {"backfill": "ready"}, [("load ended", "public.account", True)]),
         ({}, {"stale": "rewritten"}, [("stale", "public.account: rewritten", False)]),
         ({"stale": "rewritten"}, {"stale": None}, []),
+        ({}, {"skipped": (SKIPPED,)}, [("row skipped", "public.account: at 0/4D", False)]),
+        ({"skipped": (SKIPPED,)}, {"skipped": (SKIPPED, LATER)}, [("row skipped", "public.account: at 0/4E", False)]),
+        ({"skipped": (SKIPPED,)}, {}, []),
         ({}, {"relation": -16400}, [("not published any more", "public.account", False)]),
     ],
 )
@@ -84,6 +89,16 @@ def test_the_page_has_one_state_of_each_table(pin: dict[str, object], state: str
     (listed,) = list_tables(counts.copy(), [])["tables"]
     assert (listed["state"], listed["stale"]) == (state, pin.get("stale", ""))
     assert listed["repair"] == ("twofold backfill start public.account" if "stale" in pin else "")
+
+
+def test_a_table_that_lacks_rows_comes_before_the_others_with_the_command() -> None:
+    other = replace(PIN, table="other", skipped=(SKIPPED, LATER))
+    counts = known()
+    counts.know({ACCOUNT: PIN, "bank.public.other": other})
+    first, second = list_tables(counts.copy(), [])["tables"]
+    assert (first["table"], first["state"], first["lacks"]) == ("public.other", "ready", ("0/4D", "0/4E"))
+    assert first["repair"] == "twofold backfill start public.other"
+    assert (second["lacks"], second["repair"]) == ((), "")
 
 
 def test_a_table_that_was_not_known_is_published_and_loaded() -> None:
