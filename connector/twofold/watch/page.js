@@ -108,13 +108,14 @@ function mirrorLeg(m, p) {
 function drawTiles(s) {
   const now = samples.length && s.phase === "running" ? samples[samples.length - 1] : null, p = s.path;
   const tile = (label, value, more) => h("div", { class: "card tile" }, h("span", { class: "soft" }, label), h("b", { class: "num" }, value), h("small", { class: "soft" }, more));
-  const own = s.holders.find(x => x.own);
+  const own = s.holders.find(x => x.own), known = sourceAnswers(s), oldest = s.in_doubt[0];
+  const unknown = `not known${s.path.source_error ? ": PostgreSQL does not answer" : ""}`;
   fill($("tiles"),
     tile("behind", time(p.behind_s), causeOf(s) || (p.behind_bytes === null ? "not known before recovery" : `${bytes(p.behind_bytes)} of WAL`)),
     tile("rows a second", now ? count(now[1]) : "–", `${count(s.totals.rows)} since the start`),
     tile("source commit → Kafka", now && now[3] ? time(now[3]) : "–", s.totals.latency_ms === null ? "no commit yet" : `mean ${time(s.totals.latency_ms / 1000)}`),
-    tile("in doubt", String(s.in_doubt.length), s.in_doubt.length ? `oldest ${time(Math.max(0, s.now - s.in_doubt[0].prepared_at))}` : "nothing waits for a coordinator"),
-    tile("WAL held for us", own ? bytes(own.held_bytes) : "–", own && own.safe_bytes !== null ? `${bytes(own.safe_bytes)} before the slot is lost` : "no limit set"));
+    tile("in doubt", oldest || known ? String(s.in_doubt.length) : "–", oldest ? `oldest ${time(Math.max(0, s.now - oldest.prepared_at))}` : known ? "nothing waits for a coordinator" : unknown),
+    tile("WAL held for us", own ? bytes(own.held_bytes) : "–", !own ? (known ? "there is no slot" : unknown) : own.safe_bytes !== null ? `${bytes(own.safe_bytes)} before the slot is lost` : "no limit set"));
 }
 function drawWal(s) {
   if (s.path.source_error) { fill($("wal"), h("div", {}, s.path.source_error)); return; }

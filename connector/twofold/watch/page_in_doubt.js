@@ -1,9 +1,10 @@
 // Transactions in doubt as bars on a logarithmic axis of age; each opens to its facts and the statements that end it.
 const TICKS = [[1, "1 s"], [10, "10 s"], [60, "1 min"], [600, "10 min"], [3600, "1 h"], [21600, "6 h"], [86400, "1 d"], [604800, "7 d"], [2592000, "30 d"]];
 const BARS = 30;
+const sourceAnswers = s => !s.path.source_error && !!s.path.source_lsn;
 function drawDoubt(s) {
   const shown = s.in_doubt.slice(0, BARS), past = s.ended.filter(m => m.ended_at - m.read_at > 1).slice(0, 5);
-  const known = !s.path.source_error && s.path.source_lsn;
+  const known = sourceAnswers(s);
   put($("h-doubt"), s.in_doubt.length ? `In doubt: ${s.in_doubt.length}` : known ? "In doubt: nothing" : "In doubt: not known");
   if (!shown.length && !past.length) { fill($("bars"), h("span", { class: "soft" }, known ? "Every prepared transaction has its outcome." : "PostgreSQL does not answer.")); return; }
   const ages = [...shown.map(m => s.now - m.prepared_at), ...past.map(m => m.ended_at - m.read_at)];
