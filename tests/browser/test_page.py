@@ -181,7 +181,13 @@ def test_postgresql_is_away(bank: Installation, browser: Browser) -> None:
         assert "up to date" not in page.js("document.querySelector('#path .leg').innerText")
         assert "nothing waits for a coordinator" not in page.text()
 
-    drawn = has("▲ held up", "not known: PostgreSQL does not answer", "PostgreSQL does not answer since", "does not answer since", "stands still")
+    drawn = has(
+        "▲ held up",
+        "not known: PostgreSQL does not answer",
+        "PostgreSQL does not answer since",
+        "does not answer since",
+        "stands still",
+    )
     with scene.served() as url:
         looks(browser, url, "postgresql-away", drawn, judge)
 

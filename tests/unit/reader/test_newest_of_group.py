@@ -113,7 +113,7 @@ class Commits:
         offset, commit, *_ = self.pending.popleft()
         at = commit.sequence
         mark = Bookmark("stream", at, offset, WHOLE)
-        yield Transaction("transaction", at, str(at), at, None, None, None, (), (), iter(()), 0, mark)
+        yield Transaction("transaction", at, str(at), at, None, None, None, (), (), (), iter(()), 0, mark)
 
 
 class Frontiers:
