@@ -46,11 +46,12 @@ _OPTIONS: Final = {
 }
 _DEFAULTS: Final = {
     "group.id": "twofold-reader",  # the library requires one; nothing is stored in it
-    "queued.max.messages.kbytes": 16_384,
+    # What waits here of a partition that is paused is fetched again, so it is little.
+    "queued.max.messages.kbytes": 1024,
     # A full queue is looked at again after a second by default, and it is empty before that.
     "fetch.queue.backoff.ms": 20,
     # Compressed: what one answer brings of a partition must fit into what may wait of it.
-    "max.partition.fetch.bytes": 256 << 10,
+    "max.partition.fetch.bytes": 128 << 10,
     "fetch.wait.max.ms": 100,
 }
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -252,7 +253,7 @@ class PrefixTopics:
     def _read_again(self, wanted: Range) -> Iterator[list[Message]]:
         """Yield the records of a range that lies before what is read now."""
         with sorted_errors(f"reading {wanted.topic} again"):
-            consumer = Consumer({**self._settings, "queued.max.messages.kbytes": 1024})
+            consumer = Consumer(self._settings)
         position = wanted.first
         try:
             consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.first)])

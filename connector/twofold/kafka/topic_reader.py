@@ -39,8 +39,12 @@ _log = logging.getLogger(__name__)
 
 _RECORDS = 1000
 """The number of records taken at once."""
-_OPTIONS = {"queued.max.messages.kbytes": 16_384}
-"""The amount that is fetched ahead; more costs memory and is no faster."""
+_OPTIONS = {
+    # Fetched ahead; more costs memory and is no faster.
+    "queued.max.messages.kbytes": 16_384,
+    # A full queue is looked at again after a second by default, and it is empty before that.
+    "fetch.queue.backoff.ms": 20,
+}
 _WAIT_S = 0.1
 _PAUSE_S = 0.05
 _REPORT_AFTER_S = 10.0
