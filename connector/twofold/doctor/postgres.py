@@ -212,7 +212,7 @@ def _slot_idle(source: Source) -> Iterator[Finding]:
         Severity.SHOULD if heavy else Severity.NOTE,
         f"no connector reads slot {slot.name}; it holds {int(str(held)) / 1048576:.0f} MiB of WAL",
         "the WAL stays on the server's disk until a connector reads it",
-        "twofold run",
+        "twofold run  # one that runs already waits for a server, which its log names",
     )
 
 
