@@ -55,9 +55,10 @@ def too_large(topic: str, partition: int, size: int, bootstrap: str) -> Refused:
             repair='leave the column out: [[policy.columns]] with column = "SCHEMA.TABLE.COLUMN" and action = "drop"; then twofold run',
         )
     steps = [
-        f'set "message.max.bytes" = {needed} in [kafka.options]',
-        f"kafka-configs --bootstrap-server {bootstrap} --alter --topic {topic} --add-config max.message.bytes={needed}",
+        f"kafka-configs --bootstrap-server {bootstrap} --alter --topic {topic} --add-config max.message.bytes={needed}"
     ]
+    if needed > RECORD_BYTES:
+        steps.insert(0, f'set "message.max.bytes" = {needed} in [kafka.options]')
     if needed > REQUEST_BYTES:
         steps.append(
             f"set socket.request.max.bytes={needed + _MIB} in server.properties of every broker, whose heap must hold several such requests, and restart it"
@@ -66,7 +67,9 @@ def too_large(topic: str, partition: int, size: int, bootstrap: str) -> Refused:
         steps.append(
             f"let the connector have {size * _MEMORY // _MIB} MiB of memory (resources.limits.memory in Kubernetes, MemoryMax in systemd)"
         )
-    return Refused(problem, at_stake=at_stake, repair=f"all of these, then twofold run: {'; '.join(steps)}")
+    several = "all of these, then twofold run: " if len(steps) > 1 else ""
+    repair = f"{several}{'; '.join(steps)}" + ("" if several else "; then twofold run")
+    return Refused(problem, at_stake=at_stake, repair=repair)
 
 
 class RecordTooLarge(Refused):

@@ -20,6 +20,7 @@ from fixtures.connector import Installation, Maker
 from fixtures.stack import Kafka
 from twofold.config import load
 from twofold.errors import Refused, TwofoldError
+from twofold.kafka.record_sizes import RECORD_BYTES
 from twofold.run import run
 from twofold.run.observer import NullObserver
 from twofold.run.supervisor import supervise
@@ -76,7 +77,8 @@ def alter(kafka: Kafka, topic: str, **settings: str) -> None:
 
 def raise_limit(here: Installation, kafka: Kafka, limit: int) -> None:
     """Do what the message says."""
-    here.configure({"kafka": {"options": {"message.max.bytes": limit}}})
+    if limit > RECORD_BYTES:
+        here.configure({"kafka": {"options": {"message.max.bytes": limit}}})
     alter(kafka, here.table("account"), max_message_bytes=str(limit))
 
 
@@ -93,7 +95,7 @@ def assert_one_message_is_enough(here: Installation, kafka: Kafka, size: int) ->
     refusal = here.refusal()
     assert isinstance(refusal, Refused)
     limit = (size // (1 << 20) + 2) << 20
-    assert f'"message.max.bytes" = {limit}' in refusal.repair
+    assert (f'"message.max.bytes" = {limit}' in refusal.repair) == (limit > RECORD_BYTES)
     assert f"--topic {here.table('account')} --add-config max.message.bytes={limit}" in refusal.repair
     raise_limit(here, kafka, limit)
     with here.carrying():

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from twofold.errors import Refused, SetupError
-from twofold.kafka.record_sizes import too_large
+from twofold.kafka.record_sizes import RECORD_BYTES, too_large
 from twofold.kafka.topic_rules import (
     ExistingTopic,
     RequiredTopic,
@@ -85,7 +85,10 @@ def test_a_row_that_is_too_large_is_refused_with_every_limit(
 ) -> None:
     refusal = too_large("bank.public.a", 3, size, "kafka:9092")
     assert f"has {size} bytes" in refusal.what
-    assert f'"message.max.bytes" = {needed} in [kafka.options]' in refusal.repair
+    is_above_the_clients_own = needed > RECORD_BYTES
+    assert (f'"message.max.bytes" = {needed} in [kafka.options]' in refusal.repair) == is_above_the_clients_own
+    assert refusal.repair.startswith("all of these, then twofold run: ") == is_above_the_clients_own
+    assert refusal.repair.endswith("; then twofold run") == (not is_above_the_clients_own)
     assert (
         f"--bootstrap-server kafka:9092 --alter --topic bank.public.a --add-config max.message.bytes={needed}"
         in refusal.repair
