@@ -43,7 +43,7 @@ class LastRefusal:
             parts = error.what, error.at_stake, error.repair
         else:
             what, _, remedy = str(error).partition("; remedy: ")
-            parts = what, "nothing is published until then", remedy or "see the message"
+            parts = what, "nothing is published before it is repaired", remedy or "see the message"
         return cls(time.time(), type(error).__name__, error.exit_status, *parts)
 
     @classmethod
