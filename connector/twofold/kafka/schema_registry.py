@@ -160,6 +160,10 @@ class Registry:
         except RegistryRefusal as error:
             raise self._error_of(error, about) from error
 
+    def _allow(self, subject: str) -> str:
+        """Return the command that lets a subject have any schema."""
+        return f"""curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{{"compatibility": "NONE"}}' {self._http.url}/config/{subject}"""
+
     def _error_of(self, refusal: RegistryRefusal, about: str) -> TwofoldError:
         if refusal.is_absent:
             return _Absent(f"the registry at {self._http.url} does not have {about}")
@@ -168,7 +172,7 @@ class Registry:
                 return SchemaRefused(
                     f"the registry refuses the new schema of {about}: {refusal.reason}",
                     at_stake="readers of the topic could no longer read it; no row was written with the new schema",
-                    repair=f"set the subject {about} to another compatibility (NONE accepts every schema), then restart; undoing the change in PostgreSQL is not enough, because a row made under it waits to be published",
+                    repair=f"set the subject {about} to another compatibility, then restart (NONE accepts every schema: {self._allow(about)}); undoing the change in PostgreSQL is not enough, because a row made under it waits to be published",
                 )
             case 422:
                 return SchemaRefused(

@@ -240,6 +240,7 @@ def test_a_row_whose_schema_the_registry_refuses(connector: Maker, *, prepared: 
     here.sql("ALTER TABLE account ALTER version TYPE int", "INSERT INTO account VALUES (3, 1, 'c')")
     error = here.refusal()
     assert "the registry refuses the new schema" in str(error)
+    assert f"{here.reader.registry_url}/config/{here.table('account')}-value); undoing" in str(error)
     skip(here, error)
     with here.carrying():
         here.caught_up()
