@@ -111,13 +111,15 @@ def mirroring(here: Installation, address: str, folder: Path) -> Iterator[None]:
         listening.join()
 
 
-def publications(address: str) -> tuple[list[int], list[float]]:
-    """Each published cut's last commit record, and when it was to be seen by plain name."""
+def publications(address: str, answered: list[float]) -> tuple[list[int], list[float]]:
+    """Each published cut's last commit record, and when it was to be seen by plain name: the server
+    dates the tables' versions first, then commits them, then answers.
+    """
     cuts = RestCatalog("rest", uri=address).load_table(("twofold", "cuts"))
     rows = sorted(cuts.scan().to_arrow().to_pylist(), key=lambda row: row["number"])
     moves = sorted(each.timestamp_ms / 1000 for each in cuts.metadata.snapshot_log)
     at = [moves[bisect_left(moves, row["published_at"].timestamp())] for row in rows]
-    return [row["sequence"] for row in rows], at
+    return [row["sequence"] for row in rows], [answered[bisect_left(answered, each)] for each in at]
 
 
 @pytest.mark.parametrize(
@@ -136,16 +138,17 @@ def test_each_client_sees_his_own_write(
         f"INSERT INTO counter SELECT i, 0 FROM generate_series(1, {CLIENTS}) i",
     )
     initialise(load(here.file), print)
+    answered: list[float] = []
     with (
         here.carrying(),
-        one_at_a_time(rest_catalog) as (address, _),
+        one_at_a_time(rest_catalog, answered=answered) as (address, _),
         mirroring(here, address, rest_catalog.folder),
         ThreadPoolExecutor(CLIENTS) as executor,
     ):
         clients = [Client(here, address, number) for number in range(1, CLIENTS + 1)]
         working = [executor.submit(each.work, writes // CLIENTS) for each in clients]
         owns = [own for each in working for own in each.result()]
-        sequences, times = publications(address)
+        sequences, times = publications(address, answered)
     assert len(owns) == writes // CLIENTS * CLIENTS
     added = [own.in_mirror - times[bisect_left(sequences, own.sequence)] for own in owns]
     print(
