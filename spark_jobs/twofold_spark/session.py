@@ -78,6 +78,7 @@ _HIDDEN_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 _TASK_LOGS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.delta.commands",
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.util.Utils",
 )

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from twofold_common.printable import printable
-from twofold_spark.errors import Refused, TwofoldError
+from twofold_spark.errors import Refused
 from twofold_spark.signals import catch_end_signals
 
 _BATCH_PATIENCE_S = 60.0
@@ -95,13 +95,12 @@ class StreamingJob:
         try:
             self._handle(batch, number)
         except Exception as error:
-            if self._is_stopping or isinstance(error, EndRequested):
-                _silence_failure_log(batch.sparkSession)
-                raise EndRequested from None
-            if isinstance(error, TwofoldError):  # the command prints its message
-                _silence_failure_log(batch.sparkSession)
-            self._failure = error
-            raise
+            is_failure = not (self._is_stopping or isinstance(error, EndRequested))
+            self._failure = error if is_failure else None
+            _silence_failure_log(batch.sparkSession)  # the command says what it was, or raises it
+            if is_failure:
+                raise
+            raise EndRequested from None
         finally:
             self._is_in_batch = False
 

@@ -69,6 +69,7 @@ class _Job(threading.Thread):
         said = "".join(self.said)
         assert status in {0, _REFUSED}, said
         assert status == 0 or "at stake:" in said, said
+        assert "\tat " not in said, said
 
 
 @pytest.mark.parametrize("kept", ["iceberg", "beside", "delta", "jdbc"], indirect=True)
