@@ -111,7 +111,7 @@ function drawTiles(s) {
   const own = s.holders.find(x => x.own), known = sourceAnswers(s), oldest = s.in_doubt[0];
   const unknown = `not known${s.path.source_error ? ": PostgreSQL does not answer" : ""}`;
   fill($("tiles"),
-    tile("behind", time(p.behind_s), causeOf(s) || (p.behind_bytes === null ? "not known before recovery" : `${bytes(p.behind_bytes)} of WAL`)),
+    tile("behind", known || p.behind_s ? time(p.behind_s) : "–", causeOf(s) || (p.behind_bytes === null ? "not known before recovery" : `${bytes(p.behind_bytes)} of WAL`)),
     tile("rows a second", now ? count(now[1]) : "–", `${count(s.totals.rows)} since the start`),
     tile("source commit → Kafka", now && now[3] ? time(now[3]) : "–", s.totals.latency_ms === null ? "no commit yet" : `mean ${time(s.totals.latency_ms / 1000)}`),
     tile("in doubt", oldest || known ? String(s.in_doubt.length) : "–", oldest ? `oldest ${time(Math.max(0, s.now - oldest.prepared_at))}` : known ? "nothing waits for a coordinator" : unknown),
