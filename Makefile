@@ -186,6 +186,10 @@ limits: ready ## Large and unlucky installations, each compared by a reader of i
 bench: ready ## Twofold beside pg_recvlogical and Debezium: backlogs drained. QUICK=1 is a tenth; ARGS='--cases ad' chooses.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
+.PHONY: compare
+compare: ready ## One bank, one set of faults, one reader: Twofold beside other systems. ARGS='--short --systems twofold,subscription' chooses.
+	@PYTHONPATH=tests:benchmarks $(BIN)/python -m compare $(ARGS)
+
 .PHONY: bench-latency
 bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium.
 	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)
