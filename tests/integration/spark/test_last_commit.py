@@ -12,12 +12,14 @@ import pytest
 from confluent_kafka import TopicPartition
 from psycopg.conninfo import make_conninfo
 
-from fixtures.spark import Lake
+from fixtures.spark import KEPT_SHORT, Lake
+from fixtures.stack import Postgres, fresh_database
 from helpers.spark.writer import Open, table
 from twofold_avro.records import SkippedRow
 from twofold_common.positions import format_lsn
 from twofold_spark import session
 from twofold_spark.job import cli
+from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources import registry
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.postgres_connection import build_jdbc_url
@@ -243,8 +245,19 @@ def test_what_cannot_be_looked_up_takes_nothing_from_the_comparison(
         assert two.last_commit is None
 
 
+@pytest.fixture(params=KEPT_SHORT)
+def sink(request: pytest.FixtureRequest, lake: Lake, postgres: Postgres) -> Iterator[str]:
+    """Where the mirror is, as `--sink` has it. In PostgreSQL it is another database than the
+    source.
+    """
+    with fresh_database(postgres, f"mirror_{lake.writer.prefix}") as other:
+        places = {"iceberg": "iceberg", "delta": f"delta={lake.warehouse / 'delta'}", "jdbc": f"jdbc={other}"}
+        lake.choice = SinkChoice.parse(places[request.param])
+        yield places[request.param]
+
+
 def test_a_skipped_row_is_a_known_difference(
-    lake: Lake, source: psycopg.Connection, database: str, capsys: pytest.CaptureFixture[str]
+    lake: Lake, sink: str, source: psycopg.Connection, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     w = lake.writer
     w.table(table("pairs", {"a": "int4", "b": "text", "v": "text"}, key=("a", "b")), partitions=2)
@@ -263,7 +276,7 @@ def test_a_skipped_row_is_a_known_difference(
     source.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE pairs")
     lake.mirror()
     line = ["verify", "--source", database, "--prefix", w.prefix, "--patience", "2"]
-    line += ["--warehouse", str(lake.warehouse), "--catalog", lake.catalog]
+    line += ["--warehouse", str(lake.warehouse), "--catalog", lake.catalog, "--sink", sink]
     kafka = ["--bootstrap", w.bootstrap, "--registry", w.registry]
     assert cli.main([*line, *kafka]) == 0
     said = capsys.readouterr().out
