@@ -66,6 +66,10 @@ class ConnectWorker:
         assert self._process is not None, "the worker was started"
         return self._process.pid
 
+    @property
+    def url(self) -> str:
+        return f"http://{LOOPBACK}:{self._port}"
+
     def start(self) -> None:
         """Returns when the worker takes connectors."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +122,7 @@ class ConnectWorker:
             "value.converter": "org.apache.kafka.connect.json.JsonConverter",
             "key.converter.schemas.enable": "false",
             "value.converter.schemas.enable": "false",
-            "listeners": f"http://{LOOPBACK}:{self._port}",
+            "listeners": self.url,
             "plugin.path": str(self._plugins()),
             "plugin.discovery": "hybrid_warn",
             "connector.client.config.override.policy": "All",
@@ -147,7 +151,7 @@ class ConnectWorker:
 
     def _call(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
         request = urllib.request.Request(
-            f"http://{LOOPBACK}:{self._port}{path}",
+            f"{self.url}{path}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
             headers={"Content-Type": "application/json"},

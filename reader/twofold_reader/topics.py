@@ -308,10 +308,14 @@ def sorted_errors(doing: str) -> Iterator[None]:
         text = f"Kafka: {doing} failed: {reason.str() if reason else error}"
         if reason is not None and reason.code() in _DENIED:
             raise SetupError(
-                f"{text}; remedy: grant Read and Describe on the prefix's topics, or correct sasl.* and ssl.*"
+                f"{text}; remedy: grant Read on the prefix's topics, or correct sasl.* and ssl.*"
             ) from error
         if reason is not None and reason.code() in _GONE:
             raise SetupError(f"{text}; remedy: correct the prefix, or run twofold init") from error
+        if reason is not None and reason.code() == KafkaError._NOENT:  # noqa: SLF001
+            raise Unreachable(
+                f"{text}; remedy: correct the prefix, grant Read on its topics, which Kafka hides from others, or start the brokers that hold them"
+            ) from error
         raise Unreachable(
             f"{text}; remedy: check that the brokers of bootstrap.servers run and take the credentials"
         ) from error

@@ -15,14 +15,19 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).parents[3]
 
 
+def command(*words: str) -> list[str]:
+    """Return the command of DuckDB's process, or of one that runs a script with these words."""
+    uv = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
+    alone = ("run", "--isolated", "--quiet", "--locked", "--only-group", "readers", "--python", sys.executable)
+    return [uv, *alone, "python", "-I", str(Path(__file__).with_name("duckdb_process.py")), *words]
+
+
 class DuckdbProcess:
     """The process; used by one thread."""
 
     def __init__(self) -> None:
-        uv = shutil.which("uv") or str(ROOT / ".tools/bin/uv")
-        alone = ("run", "--isolated", "--quiet", "--locked", "--only-group", "readers", "--python", sys.executable)
         self._process = subprocess.Popen(
-            [uv, *alone, "python", "-I", str(Path(__file__).with_name("duckdb_process.py"))],
+            command(),
             cwd=ROOT,
             env={**os.environ, "UV_PYTHON_DOWNLOADS": "never"},
             stdin=subprocess.PIPE,

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ from fixtures.catalogs import RestCatalogServer
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake, _Kafka, _Registry, new_lake
 from helpers.pages import boxes_of, type_box, with_ours
-from helpers.spark.duckdb_client import DuckdbProcess
+from helpers.spark.duckdb_client import DuckdbProcess, command
 from helpers.spark.writer import Writer, table
 from twofold.config import load
 from twofold.run.initialisation import initialise
@@ -126,8 +127,10 @@ def test_the_java_program_puts_the_recorded_transactions_together(tmp_path: Path
 
 
 def test_the_boxes_of_rewind(bank: Installation, tmp_path: Path) -> None:
-    """A consumer group is moved back; then a reload comes to the same consumer."""
-    again, reload, _ = boxes(bank, tmp_path)
+    """A consumer group is moved back; then a reload comes to the same consumer; then the group is
+    moved to the moment before the reload, and last with all its topics.
+    """
+    again, _, reload, _ = boxes(bank, tmp_path)
     python = (sys.executable, str(EXAMPLES / "python/consumer.py"))
     group = f"{bank.prefix}-group"
     with Program(bank, group, *python, folder=tmp_path) as program:
@@ -136,8 +139,18 @@ def test_the_boxes_of_rewind(bank: Installation, tmp_path: Path) -> None:
     assert "Error" not in type_box(again, tmp_path)
     with Program(bank, group, *python, folder=tmp_path) as program:
         assert program.changes(len(CHANGES)) == CHANGES
+        before = datetime.now(UTC)
         type_box(reload, tmp_path)
         assert program.changes(len(RELOADED)) == RELOADED
+    since = again.replace("--to-earliest", f"--to-datetime {before:%Y-%m-%dT%H:%M:%S}.{before.microsecond // 1000:03}")
+    assert since != again
+    assert "Error" not in type_box(since, tmp_path)
+    with Program(bank, group, *python, folder=tmp_path) as program:
+        assert program.changes(len(RELOADED)) == RELOADED
+    everything = re.sub(r"--topic \S+", "--all-topics", again)
+    assert "Error" not in type_box(everything, tmp_path)
+    with Program(bank, group, *python, folder=tmp_path) as program:
+        assert program.changes(len(CHANGES) + len(RELOADED)) == CHANGES + RELOADED
 
 
 @pytest.mark.slow
@@ -209,6 +222,16 @@ def test_duckdb_reads_the_mirror(
         assert duckdb.ask(re.sub(r"\d{19}", str(first), then)) == [["anna", 100]]
     finally:
         duckdb.close()
+
+
+@pytest.mark.slow
+def test_duckdb_reads_the_folder_of_a_mirror(lake: Lake) -> None:
+    mirrored_twice(lake)
+    query = "SELECT owner, balance, (SELECT max(sequence) FROM twofold.cuts) AS cut FROM public.accounts"
+    line = command(str(EXAMPLES / "duckdb/folder.py"), str(lake.warehouse), query)
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"anna\s*│\s*70\s*│\s*2", done.stdout), done.stdout
 
 
 @pytest.mark.slow

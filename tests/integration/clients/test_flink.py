@@ -91,7 +91,8 @@ def test_debeziums_format_needs_replica_identity_full(here: Installation, gatewa
 
 def test_upsert_kafka_needs_the_key_alone(here: Installation, gateway: FlinkGateway) -> None:
     reader = UpsertKafka(gateway, here.reader.bootstrap, here.reader.registry_url, here.prefix)
-    assert by_column(trial(here).verdicts(reader, DEFAULT)) == AS_DECLARED
+    for _ in range(2):  # each start without a savepoint reads everything again
+        assert by_column(trial(here).verdicts(reader, DEFAULT)) == AS_DECLARED
 
 
 def test_a_truncate_ends_one_way_and_is_passed_over_by_the_other(here: Installation, gateway: FlinkGateway) -> None:

@@ -4,7 +4,9 @@ more.
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -15,6 +17,7 @@ from clients import jdbc_sink
 from clients.samples import PREPARATION, SAMPLES
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka, Postgres, fresh_database, fresh_prefix
+from helpers.pages import boxes_of, with_ours
 
 NOT_BY_THE_SINK = {"timestamp_array", "numeric_array"}
 """It names the elements' type with its precision, which the driver does not know."""
@@ -131,6 +134,27 @@ def test_a_table_that_the_sink_makes_has_the_types(connector: Maker, worker: Con
         "n": "numeric(9,2)",
         "net": "inet",
     }
+    worker.remove(here.prefix)
+
+
+def succeeds(line: str) -> bool:
+    return subprocess.run(["bash", "-c", line], capture_output=True, check=False).returncode == 0
+
+
+def test_the_sink_reads_everything_again(connector: Maker, worker: ConnectWorker, target: str) -> None:
+    """As docs/use/clients.md says, while the connector is stopped."""
+    here = connector(kafka={"partitions": 1})
+    query = "SELECT id, version, note FROM account ORDER BY id"
+    (again,) = (box for box in boxes_of("docs/use/clients.md", "sh") if box.startswith("curl"))
+    with here.carrying():
+        here.sql("INSERT INTO account VALUES (1, 1, 'a'), (2, 1, 'b')", "UPDATE account SET version = 2 WHERE id = 1")
+        worker.make(here.prefix, jdbc_sink.settings([here.table("account")], here.reader.registry_url, target))
+        there(here, worker, target, query)
+        prepare(target, "DELETE FROM account")
+        for line in with_ours(again, {"http://127.0.0.1:8083": worker.url, "my-sink": here.prefix}).splitlines():
+            # The worker refuses the second while the tasks are still ending.
+            wait_until(partial(succeeds, line), 60, line)
+        there(here, worker, target, query)
     worker.remove(here.prefix)
 
 

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from fixtures.connector import Installation, wait_until
-from fixtures.secured import Secured
+from fixtures.secured import SECRETS, Secured
 from helpers.pages import boxes_of
 from helpers.security.secured_bank import bank, mtls, oauth, rows, scram
 from twofold.config import load
 from twofold.doctor import Severity, examine
+from twofold_common.errors import TwofoldError
+from twofold_reader import Reader
 
 
 def run(made: Installation, *arguments: str) -> str:
@@ -49,6 +51,40 @@ def test_the_rights_of_the_page_suffice_and_no_secret_is_told(granted: Secured, 
     said += [first.said(), str(found), repr(load(made.file))]
     for text in said:
         assert not re.search("hunter2|bert", text)  # neither a secret nor a row's value
+
+
+def test_a_reader_of_whole_transactions_needs_one_right(
+    granted: Secured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of docs/use/reader.md, and none on a consumer group."""
+    made = bank(granted, tmp_path, scram(granted, tmp_path))
+    made.twofold("init", ok=True)
+    run = made.start()
+    before = rows(granted, "accounts")
+    granted.sql(f"INSERT INTO accounts VALUES ({before + 5000}, 'dora')")
+    wait_until(lambda: rows(granted, "accounts") > before)
+    run.stop()
+    certificate, key = granted.authority.sign("reader")
+    kafka = {
+        "bootstrap.servers": granted.mtls,
+        "security.protocol": "SSL",
+        "ssl.ca.location": str(granted.authority.certificate),
+        "ssl.certificate.location": str(certificate),
+        "ssl.key.location": str(key),
+    }
+    monkeypatch.setenv("SSL_CERT_FILE", str(granted.authority.certificate))
+    registry = granted.registry.replace("https://", f"https://twofold:{SECRETS['registry']}@")
+    with Reader("bank", kafka, registry) as reader, pytest.raises(TwofoldError, match="grant Read on"):
+        list(reader.transactions("beginning", follow=False))
+    (right,) = (box for box in boxes_of("docs/use/reader.md", "sh") if box.startswith("kafka-acls"))
+    granted.grant(granted.acls(right))
+
+    def owners() -> list[str]:
+        with Reader("bank", kafka, registry, tables=["public.accounts"]) as reader:
+            every = reader.transactions("beginning", follow=False)
+            return [each.after["owner"] for transaction in every for each in transaction.changes if each.after]
+
+    assert "dora" in owners()
 
 
 @pytest.mark.parametrize("way", [mtls, oauth], ids=["mtls", "oauthbearer"])

@@ -21,6 +21,7 @@ RUN_BY = {
     "docs/learn/tutorial.md": {"": "tests/integration/demo/test_tutorial.py"},
     "docs/use/backfill.md": {"": BOXES},
     "docs/use/clients.md": {
+        "curl": "tests/integration/clients/test_jdbc_sink.py",
         "connector.class": "tests/integration/clients/test_jdbc_sink.py",
         "CREATE TABLE": "tests/integration/clients/test_flink.py",
         "CAST": "tests/integration/clients/test_flink.py",
@@ -32,7 +33,7 @@ RUN_BY = {
         "": INSTALL,
     },
     "docs/use/outbox.md": {"": BOXES},
-    "docs/use/reader.md": {"": "tests/integration/clients/test_whole_transactions.py"},
+    "docs/use/reader.md": {"kafka-acls": SECURED, "": "tests/integration/clients/test_whole_transactions.py"},
     "docs/use/runbook.md": {"": BOXES},
     "docs/use/security.md": {"[policy]": BOXES, "[source]": __file__, "CREATE ROLE": INSTALL, "kafka-acls": SECURED},
     "docs/use/spark.md": {
