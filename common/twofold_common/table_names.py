@@ -25,6 +25,11 @@ def table_argument(schema: str, table: str) -> str:
     return shlex.quote(name) if name.isprintable() else shell_argument(name)
 
 
+def reload_command(schema: str, table: str) -> str:
+    """Return the command that loads a table again, as a person types it."""
+    return f"twofold backfill start {table_argument(schema, table)}"
+
+
 def split_table_name(name: str) -> tuple[str, str] | None:
     """Return schema and table; None if the name has only one part."""
     if quoted := _QUOTED.match(name):

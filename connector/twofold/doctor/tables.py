@@ -9,7 +9,7 @@ from twofold.doctor.finding import Finding, Severity, finder, start_over
 from twofold.source.connection import PlainConnection
 from twofold.source.flaws import find_flaws
 from twofold.source.table_copier import missing_rights
-from twofold_common.table_names import sql_identifier, table_argument
+from twofold_common.table_names import reload_command, sql_identifier
 
 SHOWN_MAX = 20
 _finding = finder("postgresql")
@@ -88,7 +88,7 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
 def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     for flaw in find_flaws(connection, config.publication):
         name = sql_identifier(flaw.schema, flaw.table)
-        reload = f"twofold backfill start {table_argument(flaw.schema, flaw.table)}"
+        reload = reload_command(flaw.schema, flaw.table)
         yield _finding(
             "table_flaw", Severity.MUST, f"table {name}: {flaw.what}", flaw.at_stake, *flaw.repair, f"-- then {reload}"
         )

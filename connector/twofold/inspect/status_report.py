@@ -27,7 +27,7 @@ from twofold.source.published_tables import published_tables
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
 from twofold_common.positions import Lsn, format_lsn
-from twofold_common.table_names import split_table_name, table_argument
+from twofold_common.table_names import reload_command, split_table_name, table_argument
 
 ANSWER_S = 3.0
 NAMED_MAX = 10
@@ -186,7 +186,7 @@ def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
             f"{pin.schema}.{pin.table}",
             topic,
             pin.stale,
-            f"twofold backfill start {table_argument(pin.schema, pin.table)}",
+            reload_command(pin.schema, pin.table),
         )
         for topic, pin in recovered.pins.items()
         if pin.stale
@@ -200,7 +200,7 @@ def lacking_tables(recovered: RecoveredState) -> tuple[LackingTable, ...]:
             f"{pin.schema}.{pin.table}",
             topic,
             tuple(format_lsn(row.lsn) for row in pin.skipped),
-            f"twofold backfill start {table_argument(pin.schema, pin.table)}",
+            reload_command(pin.schema, pin.table),
         )
         for topic, pin in recovered.pins.items()
         if pin.skipped

@@ -20,7 +20,7 @@ from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, newly_hidden, optional_columns
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import encoding_of
-from twofold_common.table_names import table_argument
+from twofold_common.table_names import reload_command
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -226,7 +226,7 @@ def readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> tupl
     columns = ", ".join(f"{c} ({action})" for c, action in hidden.items())
     return (
         f"{shape.schema}.{shape.table}: the data policy hides {columns} from here on, and earlier rows in the topic stay readable",
-        f"stop the connector, delete the topic {topic}, and have it recreated: twofold backfill start {table_argument(shape.schema, shape.table)}",
+        f"stop the connector, delete the topic {topic}, and have it recreated: {reload_command(shape.schema, shape.table)}",
     )
 
 
@@ -239,5 +239,5 @@ def _misread_columns(shape: TableShape, columns: list[str]) -> Refused:
     return Refused(
         f"table {shape.schema}.{shape.table}: the type of {', '.join(columns)} has changed; readers of the new schema would misread the values written before",
         at_stake="for example, a decimal's new scale moves the point in every row that is already in the topic; no registry notices",
-        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
+        repair=f"delete the table's topic and the registry's subject of its values, then have both recreated: {reload_command(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
     )

@@ -39,7 +39,7 @@ from twofold.tables.pins import Pins
 from twofold.tables.table_lives import TableLives
 from twofold.tables.table_version import IN_BACKFILL
 from twofold_common.positions import PreparedIdentity
-from twofold_common.table_names import table_argument
+from twofold_common.table_names import reload_command
 
 _log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class Loading:
                 self._tables.pins.reload(stale.topic)
                 self._apply(stale.topic, load_life.ReloadDue())
             else:
-                command = f"twofold backfill start {table_argument(pin.schema, pin.table)}"
+                command = reload_command(pin.schema, pin.table)
                 _log.warning("%s may be stale: %s; to be sure, run: %s", name, stale.lacking.reason, command)
                 self._tables.pins.only_name(stale.topic)
 

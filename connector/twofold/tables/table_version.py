@@ -18,7 +18,7 @@ from twofold.outbox.outbox import OutboxTable
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
 from twofold_common.positions import Lsn
-from twofold_common.table_names import table_argument
+from twofold_common.table_names import reload_command
 
 CHANGED_SHAPE = "it changes a table's definition"
 IN_BACKFILL = "it touches a table in backfill"
@@ -131,7 +131,7 @@ class KeyChanged(Refused):
         super().__init__(
             f"the message key of table {_name(shape)} is not what it was",
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"start the topic over: twofold backfill start {table_argument(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
+            repair=f"start the topic over: {reload_command(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
         )
 
 
@@ -139,7 +139,7 @@ def key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refus
     return Refused(
         f"the registry has the message key of table {_name(shape)} as id {now}; it was id {was}",
         at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"restore the registry with its former ids, or start the topic over: twofold backfill start {table_argument(shape.schema, shape.table)}",
+        repair=f"restore the registry with its former ids, or start the topic over: {reload_command(shape.schema, shape.table)}",
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from twofold_avro.records import Pin, Range
 from twofold_common.positions import format_lsn
-from twofold_common.table_names import table_argument
+from twofold_common.table_names import reload_command
 
 
 @dataclass(slots=True)
@@ -101,9 +101,7 @@ class TableCounts:
             gone=pin.is_passed_over,
             stale=pin.stale or "",
             lacks=tuple(format_lsn(row.lsn) for row in pin.skipped),
-            repair=f"twofold backfill start {table_argument(pin.schema, pin.table)}"
-            if pin.stale or pin.skipped
-            else "",
+            repair=reload_command(pin.schema, pin.table) if pin.stale or pin.skipped else "",
         )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from twofold_avro.names import TopicNames, postgres_name, topic_of
-from twofold_common.table_names import table_argument
+from twofold_common import table_names
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.registry import AvroSchema
 
@@ -42,7 +42,7 @@ def to_postgres_names(table: str) -> tuple[str, str]:
 
 def reload_command(table: object) -> str:
     """Return the shell's command that reloads a mirrored table, which reads as `schema.name`."""
-    return f"twofold backfill start {table_argument(*to_postgres_names(str(table)))}"
+    return table_names.reload_command(*to_postgres_names(str(table)))
 
 
 def subject_of(prefix: str, table: str) -> str:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from twofold_avro.names import topic_of
 from twofold_common.positions import Lsn, format_lsn
-from twofold_common.table_names import quote_identifier, quote_literal, table_argument
+from twofold_common.table_names import quote_identifier, quote_literal, reload_command
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_source
 from twofold_spark.sinks.interface import Reader
@@ -102,7 +102,7 @@ class Verification:
         known = {*stopped, *map(to_postgres_names, cut.versions)}
         absent = [table for table in self._list_published() if table not in known]
         for schema, name in stopped:
-            command = f"twofold backfill start {table_argument(schema, name)}"
+            command = reload_command(schema, name)
             self._report(f"{schema}.{name}: stopped, NOT in the mirror: `{command}` brings it back")
         for schema, name in loading:
             self._report(f"{schema}.{name}: its backfill is in progress, NOT compared")
