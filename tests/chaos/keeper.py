@@ -80,6 +80,9 @@ class Keeper(threading.Thread):
 
     def _last_words(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
+        crashes = [number for number, line in enumerate(lines) if line.startswith("Fatal Python error")]
+        if crashes and crashes[-1] > len(lines) - 200:  # the stacks of all threads follow
+            return "\n".join(lines[max(0, crashes[-1] - 3) :][:40])[:4000]
         return "\n".join(lines[-12:])[-2000:]
 
     def change_command(self, command: Sequence[str]) -> None:

@@ -46,6 +46,10 @@ from twofold.kafka.watch import Watch
 
 _SLICE_S: Final = 5.0
 """A call is resumed at least this often, so that a signal or a shutdown is noticed."""
+_SLICE_S_MIN: Final = 1.0
+"""A call has at least this time. librdkafka forgets which end it resumes when the first step of the
+call has no time, and then aborts the whole process at the broker's answer.
+"""
 _FLUSH_CHECK_S: Final = 0.2
 """How often an unfinished flush checks whether it still can finish."""
 _PAUSE_S: Final = 0.02
@@ -382,17 +386,17 @@ class TransactionalProducer:
         bound_s, doing = self._timeout_s if within_s is None else within_s, f"{self.transactional_id}: {name}"
         deadline = time.monotonic() + bound_s
         retried = False
+        error: object = KafkaError(TIMED_OUT, retriable=True)
         with self._watch.call(doing, bound_s + 2 * _SLICE_S):
             while True:
                 left = deadline - time.monotonic()
                 try:
                     if retried:
                         self._alive.poll(0)  # an expired password that a broker has denied is asked for again
-                    if not call(max(0.0, min(_SLICE_S, left))):
-                        return retried
                     if left > 0:
+                        if not call(max(_SLICE_S_MIN, min(_SLICE_S, left))):
+                            return retried
                         continue
-                    error: object = KafkaError(TIMED_OUT, retriable=True)
                 except:  # noqa: E722 - KafkaError is not an Exception
                     error = sys.exc_info()[1]
                 self._resume_or_raise(error, doing, left)

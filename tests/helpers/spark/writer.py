@@ -391,6 +391,18 @@ class Writer:
     def _make(self, topic: str, partitions: int) -> None:
         for future in self._admin.create_topics([NewTopic(topic, partitions, self._replication)]).values():
             future.result(30)
+        self._wait_for_leaders(topic)
+
+    def _wait_for_leaders(self, topic: str) -> None:
+        """A topic is made some milliseconds before every broker names its leaders."""
+        deadline = time.monotonic() + 30
+        while not self._has_leaders(topic):
+            assert time.monotonic() < deadline, f"{topic} has no leaders"
+            time.sleep(0.005)
+
+    def _has_leaders(self, topic: str) -> bool:
+        found = self._admin.list_topics(topic, timeout=20).topics[topic]
+        return bool(found.partitions) and all(each.leader >= 0 for each in found.partitions.values())
 
     def take_any(self, subject: str) -> None:
         """The registry refuses no new version of the subject."""

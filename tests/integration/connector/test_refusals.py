@@ -192,6 +192,11 @@ def test_a_topic_is_cleaned_in_another_way(shared: Installation, admin: AdminCli
         entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(20)
+        wait_until(lambda: described() == policy, what="the broker that is asked has heard of it")
+
+    def described() -> str:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        return str(admin.describe_configs([resource])[resource].result(20)["cleanup.policy"].value)
 
     clean(policy)
     try:

@@ -190,6 +190,14 @@ def test_one_that_ends_by_itself_has_given_up(keep: Callable[..., Keeper]) -> No
     wait_until(lambda: keeper.starts > 1)
 
 
+def test_one_that_crashed_has_said_why_above_the_stacks_of_its_threads(keep: Callable[..., Keeper]) -> None:
+    keeper = keep("print('*** a.c:1: assert ***\\nFatal Python error: Aborted\\n' + '  a frame\\n' * 90, flush=True); import os; os.abort()")  # fmt: skip
+    wait_until(lambda: keeper.ended)
+    status, words = keeper.ended[0]
+    assert status == -signal.SIGABRT
+    assert words.startswith("*** a.c:1: assert ***\nFatal Python error: Aborted\n  a frame")
+
+
 def test_a_stop_that_is_not_obeyed_is_told(keep: Callable[..., Keeper]) -> None:
     keeper = keep("import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(1000)")  # fmt: skip
     wait_until(lambda: "deaf" in keeper.log.read_text() if keeper.log.exists() else False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from twofold.errors import Fenced, RunEnded
+from twofold.errors import Fenced, RunEnded, Unreachable
 from twofold.kafka import publisher
 from twofold.kafka.deliveries import Deliveries, PartitionWrites
 from twofold.kafka.producer import TransactionalProducer
@@ -85,4 +86,23 @@ def test_a_fence_that_is_met_between_two_tries_of_a_request_is_told_as_one_and_e
     with pytest.raises(Fenced):
         producer._call("abort_transaction", tried)
     assert tried.call_count == 1
+    assert vars(producer)["_producer"] is None
+
+
+def test_an_end_is_never_resumed_without_time_since_librdkafka_would_abort_the_process() -> None:
+    """Found by late requests: it forgets what it resumes, and the broker's answer meets no call."""
+    producer = TransactionalProducer.__new__(TransactionalProducer)
+    producer.transactional_id, producer._timeout_s, producer._watch = "shop.main", 0.05, Watch()
+    client, given = MagicMock(), list[float]()
+
+    def commit(within_s: float) -> None:
+        given.append(within_s)
+        time.sleep(0.02)
+        raise KafkaException(KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "the cause", retriable=True))
+
+    producer._producer = client
+    with pytest.raises(Unreachable, match="the cause"):
+        producer._call("commit_transaction", commit)
+    assert len(given) > 1
+    assert min(given) >= 1.0
     assert vars(producer)["_producer"] is None
