@@ -48,7 +48,7 @@ _TRUNCATE_BYTES = 512
 @dataclass(slots=True, eq=False)
 class SourceTransaction:
     """One transaction. The reading thread adds rows until it calls `complete`. Then the worker's
-    thread reads the rows, chunk by chunk.
+    thread reads the rows, piece by piece.
     """
 
     info: TransactionInfo

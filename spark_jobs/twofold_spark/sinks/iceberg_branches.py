@@ -2,7 +2,7 @@
 
 A merge goes to the branch `twofold`. A cut is published by moving `main` of its tables, and of
 `twofold.cuts` after them, to the snapshots that the cut names. So a reader of plain names sees
-cuts. A catalog with Iceberg's REST protocol moves all of them in one commit. Elsewhere one follows
+cuts. A REST catalog moves its own tables in one commit; a group has several. Elsewhere one follows
 the other.
 
 `main` is never ahead of the branch, except by what others commit to it: compaction. The branch

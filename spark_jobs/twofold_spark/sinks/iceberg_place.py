@@ -3,7 +3,7 @@
 The tables of one source are in the catalog of the cuts. Each member of a source group has a catalog
 of its own.
 
-A cut is decided once its rows are in the branch of `twofold.cuts` that merges go to. It is
+A cut is decided once its rows are in the Iceberg branch `twofold` of `twofold.cuts`. It is
 published once `main` of its tables, and then of `twofold.cuts`, is where the cut says. A start
 finishes what a killed job had decided.
 """
