@@ -73,6 +73,8 @@ def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError
         return missing_publication(message)
     if error.sqlstate in NOT_UTF8:
         return not_utf8(f"the next change of slot {slot!r}", message)
+    if is_failing_filter(error):
+        return _unfilterable(slot, message)
     if "could not map filen" in message or "unexpected duplicate for tablespace" in message:
         return _undecodable(slot, message)
     if error.sqlstate in {"40001", "55000", "57P01", "58P01"} and (lost := _lost(conninfo, slot)) is not None:
@@ -99,6 +101,23 @@ def _undecodable(slot: str, message: str) -> Refused:
         "a table within a savepoint, and was rolled back before it was decoded)",
         at_stake="every later change: the server fails with the same error at each retry",
         repair=RESET_REPAIR,
+    )
+
+
+def is_failing_filter(error: psycopg.Error) -> bool:
+    """Return whether a row filter of the publication fails on a row, such as by a division by zero.
+
+    Nothing else that the connector has the server compute can fail on the data.
+    """
+    return (error.sqlstate or "").startswith("22") and error.sqlstate not in NOT_UTF8
+
+
+def _unfilterable(slot: str, message: str) -> Refused:
+    """Refuse a change that the publication's row filter fails on."""
+    return Refused(
+        f"PostgreSQL cannot decode slot {slot!r} any further: {message} (the publication's row filter fails on a changed row)",
+        at_stake="every later change: the server decodes each change with the filter of the change's own time, so another filter comes too late for this one",
+        repair=f"correct the filter (ALTER PUBLICATION ... SET TABLE ...), then start over: {RESET_REPAIR}",
     )
 
 

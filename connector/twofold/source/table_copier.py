@@ -20,7 +20,7 @@ from psycopg.pq.abc import PGconn
 
 from twofold.errors import Refused, RunEnded, SetupError
 from twofold.source.connection import PlainConnection, connect
-from twofold.source.diagnosis import NOT_UTF8, error_text, not_utf8
+from twofold.source.diagnosis import NOT_UTF8, error_text, is_failing_filter, not_utf8
 from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
 from twofold.source.primary import NoPrimary, connect_to_primary
 from twofold.source.published_tables import DescribedTable, KeyOrder, describe
@@ -170,6 +170,12 @@ class TableCopier:
             return unreadable(self._conninfo, self._schema, self._table, error)
         if error.sqlstate in NOT_UTF8:
             return not_utf8(f"table {name}", error_text(error))
+        if is_failing_filter(error):
+            return Refused(
+                f"table {name} cannot be loaded: {error_text(error)} (the row filter of publication {self._publication} fails on a row)",
+                at_stake="the rows that the table has; nothing of the failed chunk was published",
+                repair=f"correct the filter (ALTER PUBLICATION ... SET TABLE ...) before anything changes that row, since the stream would fail on it for good; to go on without the table's rows: twofold backfill cancel {table_argument(self._schema, self._table)}",
+            )
         return RunEnded(f"the backfill of {name} failed: {error_text(error)}")
 
 
