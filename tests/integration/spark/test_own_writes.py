@@ -34,6 +34,11 @@ from twofold_reader import PositionWaiter, Reader
 CLIENTS = 8
 WRITES = int(os.environ.get("TWOFOLD_TEST_OWN_WRITES", "10000"))
 WAIT_S = 120
+PART = 800
+"""The clients pause after so many writes, and the published cuts are read, before the mirror
+drops them.
+"""
+KEEP_CUTS_H = 0.2
 
 
 class Own(NamedTuple):
@@ -57,7 +62,7 @@ class Client:
         self._registry = load(here.file).registry.url
         self._catalog = RestCatalog("rest", uri=address)
 
-    def work(self, writes: int) -> list[Own]:
+    def work(self, first: int, writes: int) -> list[Own]:
         prefix, tables = self._here.prefix, ["public.counter"]
         with (
             psycopg.connect(self._here.conninfo, autocommit=True) as connection,
@@ -66,7 +71,7 @@ class Client:
         ):
             mark, found = self._position(connection), []
             waiter.wait(mark, timeout_s=WAIT_S)
-            for version in range(1, writes + 1):
+            for version in range(first, first + writes):
                 connection.execute("UPDATE counter SET version = version + 1 WHERE id = %s", [self._number])
                 position, committed = self._position(connection), time.time()
                 waiter.wait(position, timeout_s=WAIT_S)
@@ -100,6 +105,7 @@ def mirroring(here: Installation, address: str, folder: Path) -> Iterator[None]:
         sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", here.reader.bootstrap,
         "--registry", load(here.file).registry.url, "--prefix", here.prefix, "--warehouse", str(folder),
         "--java-home", str(java.spark_java_home()), "--catalog-uri", address, "--catalog-file", str(file),
+        "--keep-cuts", str(KEEP_CUTS_H),
     ]  # fmt: skip
     with spark_process.in_its_own_group(line) as process:
         spark_process.cuts(process, 1)
@@ -139,6 +145,8 @@ def test_each_client_sees_his_own_write(
     )
     initialise(load(here.file), print)
     answered: list[float] = []
+    owns: list[Own] = []
+    added: list[float] = []
     with (
         here.carrying(),
         one_at_a_time(rest_catalog, answered=answered) as (address, _),
@@ -146,11 +154,19 @@ def test_each_client_sees_his_own_write(
         ThreadPoolExecutor(CLIENTS) as executor,
     ):
         clients = [Client(here, address, number) for number in range(1, CLIENTS + 1)]
-        working = [executor.submit(each.work, writes // CLIENTS) for each in clients]
-        owns = [own for each in working for own in each.result()]
-        sequences, times = publications(address, answered)
+        for done in range(0, writes // CLIENTS, PART // CLIENTS):
+            many = min(PART // CLIENTS, writes // CLIENTS - done)
+            working = [executor.submit(each.work, done + 1, many) for each in clients]
+            part = [own for each in working for own in each.result()]
+            sequences, times = publications(address, answered)
+            assert sequences[0] <= min(own.sequence for own in part), "their cuts are kept"
+            added += [own.in_mirror - times[bisect_left(sequences, own.sequence)] for own in part]
+            owns += part
+            print(
+                f"{len(owns)} writes seen, the last {len(part)} {median(added[-len(part) :]):.3f} s behind the publishing of the cut",
+                flush=True,
+            )
     assert len(owns) == writes // CLIENTS * CLIENTS
-    added = [own.in_mirror - times[bisect_left(sequences, own.sequence)] for own in owns]
     print(
         f"{len(owns)} writes seen; p50: in Kafka {median(each.in_kafka - each.committed for each in owns):.3f} s,"
         f" in the mirror {median(each.in_mirror - each.committed for each in owns):.3f} s behind the COMMIT,"
