@@ -94,22 +94,26 @@ class Verification:
     def list_missing(self) -> list[str]:
         """List stopped tables, tables in backfill, and published tables that the mirror lacks.
 
-        A table without a change yet is not in the mirror either.
+        A merge makes a table, so the mirror has no table before its first row. Without rows in the
+        source either, it is no difference.
         """
         cut = self._tables.cut
         stopped = [to_postgres_names(table) for table in cut.stopped_tables]
         loading = [to_postgres_names(table) for table in cut.backfilling]
         known = {*stopped, *map(to_postgres_names, cut.versions)}
-        absent = [table for table in self._list_published() if table not in known]
+        absent = []
         for schema, name in stopped:
             command = reload_command(schema, name)
             self._report(f"{schema}.{name}: stopped, NOT in the mirror: `{command}` brings it back")
         for schema, name in loading:
             self._report(f"{schema}.{name}: its backfill is in progress, NOT compared")
-        for schema, name in absent:
-            table = quote_identifier(schema, name)
-            rows = self._source.read_value(f"SELECT count(*) FROM {table}")
-            self._report(f"{schema}.{name}: published, {rows} rows, NOT in the mirror")
+        for schema, name in (table for table in self._list_published() if table not in known):
+            rows = int(self._source.read_value(f"SELECT count(*) FROM {quote_identifier(schema, name)}"))
+            if rows:
+                absent.append((schema, name))
+                self._report(f"{schema}.{name}: published, {_count_rows(rows)}, NOT in the mirror")
+            else:
+                self._report(f"{schema}.{name}: no rows, equal: the mirror makes the table with its first row")
         return [f"{schema}.{name}" for schema, name in (*stopped, *loading, *absent)]
 
     def _list_published(self) -> list[tuple[str, str]]:
@@ -259,6 +263,10 @@ class RowDifference:
         return f"{self.table} {key}{known}: source {_shorten(self.source)}, mirror {_shorten(self.mirror)}{last}"
 
 
+def _count_rows(many: int) -> str:
+    return f"{many} row{'s' * (many != 1)}"
+
+
 def _shorten(rows: str | None) -> str:
     if rows is None:
         return "no such row"
@@ -289,10 +297,10 @@ class TableComparison:
     def __str__(self) -> str:
         if not self.buckets:
             nulls = ", ".join(f"{count} of {column}" for column, count in self.inexpressible.items())
-            return f"{self.table}: {self.rows} rows, equal" + (
+            return f"{self.table}: {_count_rows(self.rows)}, equal" + (
                 f"\n  null in the mirror, because its type cannot express them: {nulls}" if nulls else ""
             )
         named = "".join(f"\n  {difference}" for difference in self.different[:NAMED_ROWS])
         more = f"\n  and {len(self.different) - NAMED_ROWS} more" if len(self.different) > NAMED_ROWS else ""
         doubt = "" if self.is_certain else "\n  (the mirror did not catch up in time, so it may only be behind)"
-        return f"{self.table}: {self.rows} rows, DIFFERENT in {self.buckets} of {self.of_buckets} buckets:{named}{more}{doubt}"
+        return f"{self.table}: {_count_rows(self.rows)}, DIFFERENT in {self.buckets} of {self.of_buckets} buckets:{named}{more}{doubt}"

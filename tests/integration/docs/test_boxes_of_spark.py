@@ -87,7 +87,7 @@ def test_each_job(connector: Maker, target: str, tmp_path: Path) -> None:
         for sink in sinks if kind == "verify" else [""]:
             said = type_box(line.replace("[--sink", sink + " #"), tmp_path)
             if kind == "verify":
-                assert "public.accounts: 1 rows, equal" in said
+                assert "public.accounts: 1 row, equal" in said
                 assert "public.entries: 2 rows, equal" in said
     with psycopg.connect(target) as connection:
         assert connection.execute("SELECT owner FROM public.accounts").fetchall() == [("anna",)]
