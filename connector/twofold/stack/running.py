@@ -103,7 +103,7 @@ def detach(folder: Path, arguments: Sequence[str], say: Callable[[str], None]) -
         child = subprocess.Popen(
             [sys.executable, "-m", "twofold", "stack", "up", "--folder", folder, *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=output,
+            stdout=subprocess.DEVNULL,  # the addresses, which this process prints
             stderr=output,
             start_new_session=True,
         )

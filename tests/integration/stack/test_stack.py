@@ -88,6 +88,8 @@ def test_a_detached_stack_is_found_and_ended(open_folder: Path) -> None:
     assert twofold("status").returncode == 4
     started = twofold("up", "--detach", "--no-registry")
     assert started.returncode == 0, started.stderr
+    assert [line.split()[0] for line in started.stdout.splitlines()] == ["PostgreSQL", "Kafka", "data"]
+    assert "127.0.0.1" not in started.stderr
     found = json.loads(twofold("status", "--json").stdout)
     assert found["registry"] is None
     psycopg.connect(found["postgres"]).close()
