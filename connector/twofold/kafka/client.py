@@ -280,6 +280,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
     KafkaError.LEADER_NOT_AVAILABLE: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS: (Unreachable, _AWAY),
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (Unreachable, _AWAY),
+    KafkaError._NOENT: (RunEnded, "the topic is gone, or no broker leads the partition: twofold doctor says which"),
     KafkaError._AUTO_OFFSET_RESET: (
         Unreachable,
         "records are gone that were there a moment ago: they were deleted, or the topic was created again; another read takes what is there now",

@@ -28,9 +28,11 @@ from twofold.kafka.deliveries import PartitionWrites
 from twofold.kafka.watch import Watch
 
 _PAUSE_S: Final = 0.02
+_LOST: Final = KafkaError._UNKNOWN_PARTITION  # noqa: SLF001
+"""The connection was lost during the question. A partition that is gone has a broker's code."""
 _PASSING: Final = {
     KafkaError._TRANSPORT,  # noqa: SLF001
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001  (the connection was lost during the question)
+    _LOST,
     KafkaError._DESTROY_BROKER,  # noqa: SLF001
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -71,12 +73,19 @@ class OpenCheck:
             try:
                 _, stable = self._consumer.get_watermark_offsets(partition, max(0.1, deadline - time.monotonic()))
             except KafkaException as error:
-                kafka_error = kafka_error_of(error)
-                if kafka_error is None or kafka_error.code() not in _PASSING or time.monotonic() > deadline:
+                code = found.code() if (found := kafka_error_of(error)) else None
+                if code not in _PASSING:
                     raise
+                if time.monotonic() > deadline:
+                    raise (_without_leader() if code == _LOST else error) from error
                 time.sleep(_PAUSE_S)
             else:
                 return int(stable)
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _without_leader() -> KafkaException:
+    """Return the error in words that do not say that the partition is unknown."""
+    return KafkaException(KafkaError(KafkaError._TRANSPORT, "the partition's leader does not answer"))  # noqa: SLF001
