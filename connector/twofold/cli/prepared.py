@@ -114,7 +114,7 @@ def _report(each: InDoubt) -> list[str]:
     from twofold.inspect.in_doubt import NOT_KNOWN  # noqa: PLC0415  (loads the clients)
 
     late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
-    rows = "" if each.rows is None else f", {each.rows} rows in {', '.join(each.topics)}"
+    rows = "" if each.rows is None else f", {each.rows} row{'s' * (each.rows != 1)} in {', '.join(each.topics)}"
     lines = [
         f"{describe(each.gid)}  xid {each.xid}, owner {each.owner}, {each.age_s:.0f} s old, {each.in_kafka}{rows}{late}"
     ]

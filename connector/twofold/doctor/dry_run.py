@@ -88,7 +88,10 @@ def _plan_source(config: Config, plan: InitPlan) -> None:
             key = tuple(column.name for column in catalog.shape(each).key)
             plan.tables.append(PlannedTable(table_argument(each.schema, each.table), topic, key, size.rows))
     if not missing:
-        plan.note(f"publication {config.publication} of {len(relations)} tables", is_there=is_there)
+        plan.note(
+            f"publication {config.publication} of {len(relations)} table{'s' * (len(relations) != 1)}",
+            is_there=is_there,
+        )
     slot = identity.slot_state(config.conninfo, config.slot)
     two_phase = "on" if config.source.two_phase else "off"
     plan.note(f"slot {config.slot} (two_phase {two_phase})", is_there=slot is not None)

@@ -82,7 +82,7 @@ class TopicAudit:
 
     @property
     def description(self) -> str:
-        words = f"{self.rows} rows in {self.ranges} ranges"
+        words = f"{self.rows} row{'s' * (self.rows != 1)} in {self.ranges} range{'s' * (self.ranges != 1)}"
         if self.damages:
             words += f": DAMAGED in {_places(len(self.damages) + self.more)}"
         elif self.past:

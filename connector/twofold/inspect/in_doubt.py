@@ -114,10 +114,9 @@ class InDoubt:
     @property
     def cost(self) -> str:
         """Describe what the transaction costs while it is in doubt."""
-        wal, rows = ("?" if known is None else known for known in (self.wal_bytes, self.rows))
-        return (
-            f"database {self.database}, {wal} bytes of WAL since, {rows} rows in {', '.join(self.topics) or 'no topic'}"
-        )
+        wal, count = ("?" if known is None else known for known in (self.wal_bytes, self.rows))
+        rows = f"{count} row{'s' * (self.rows != 1)} in {', '.join(self.topics) or 'no topic'}"
+        return f"database {self.database}, {wal} bytes of WAL since, {rows}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the value as `--json` prints it."""

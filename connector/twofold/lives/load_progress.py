@@ -103,4 +103,5 @@ class LoadProgress:
         share = f" of about {estimate:,}" if estimate else ""
         left = "" if (seconds := self.left_s(estimate)) is None else f", about {seconds:,.0f} s left"
         speed = f", {self.per_second:,.0f} rows a second" if self.per_second else ""
-        return f"{self.rows:,} rows{share}, {self.size:,} bytes{speed}{left}"
+        rows = f"{self.rows:,} row{'s' * (self.rows != 1)}"
+        return f"{rows}{share}, {self.size:,} bytes{speed}{left}"

@@ -189,7 +189,8 @@ class Loader:
                         chunk.drop()
                     chunk = None
                 elif result.state == "ready":
-                    _log.info("backfill of %s: ready, %d rows", load.name, load.progress.rows)
+                    rows = load.progress.rows
+                    _log.info("backfill of %s: ready, %d row%s", load.name, rows, "s" * (rows != 1))
                     self._offer(LoadDone(load.topic))
                     return
             if chunk is not None:

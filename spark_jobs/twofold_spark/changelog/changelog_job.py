@@ -54,7 +54,7 @@ class TurnReport:
     seconds: float
 
     def __str__(self) -> str:
-        return f"changelog: {self.records} records of {self.tables} tables"
+        return f"changelog: {self.records} record{'s' * (self.records != 1)} of {self.tables} table{'s' * (self.tables != 1)}"
 
 
 class Changelog:

@@ -110,6 +110,7 @@ class AppliedBatch:
 
     def __str__(self) -> str:
         return (
-            f"mirror: {self.changes} changes of {self.transactions} transactions in {self.tables} tables, "
+            f"mirror: {self.changes} change{'s' * (self.changes != 1)} of {self.transactions} "
+            f"transaction{'s' * (self.transactions != 1)} in {self.tables} table{'s' * (self.tables != 1)}, "
             f"{self.seconds:.2f} s, lag {self.lag_seconds:.1f} s, cut {self.cut.sequence}"
         )

@@ -53,7 +53,7 @@ def test_the_readme(connector: Maker, tmp_path: Path) -> None:
     words = shlex.split(run, comments=True)
     process = Running([sys.executable, "-m", *words[:2], str(tmp_path / "bank.toml"), words[-1]], tmp_path / "log", {})
     try:
-        process.wait_for("backfill of public.accounts: ready, 1 rows")
+        process.wait_for("backfill of public.accounts: ready, 1 row")
         found = type_box(doctor, tmp_path)
         assert not re.search("^must", found, re.MULTILINE), found
     finally:

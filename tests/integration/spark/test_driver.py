@@ -226,7 +226,7 @@ def test_a_mirror_tells_that_it_runs_though_nothing_happens_and_that_it_ends(lak
         with spark_process.running(lake, "--trigger", "available-now") as process:
             _, said = process.communicate(timeout=300)
         assert process.returncode == 0, said
-        assert "mirror: 1 changes of 1 transactions" in said
+        assert "mirror: 1 change of 1 transaction in 1 table," in said
         assert "py4j" not in said
         assert "\tat " not in said
         first = told()

@@ -85,4 +85,4 @@ def test_what_no_table_brings_again_says_so() -> None:
 
 def test_what_is_not_judged_is_said() -> None:
     (topic,) = judge(compared(TABLE, high=130), NAMES, PINS).topics
-    assert topic.description == "10 rows in 1 ranges: whole; 30 offsets not judged: a transaction is open there"
+    assert topic.description == "10 rows in 1 range: whole; 30 offsets not judged: a transaction is open there"
