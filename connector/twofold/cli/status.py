@@ -164,7 +164,8 @@ def _source_lines(status: Status) -> list[str]:
     waits = [f"waits for   {holder}" for holder in status.waits_for]
     if status.initialised is False:
         return [f"connector   {status.name}, not running: slot {status.slot} does not exist", *waits]
-    holder = f"running (walsender {status.held_by_pid})" if status.held_by_pid else "not running: nobody holds the slot"
+    idle = "not running, or between two tries: nobody holds the slot"
+    holder = f"running (walsender {status.held_by_pid})" if status.held_by_pid else idle
     return [
         f"connector   {status.name}, {holder}",
         f"source      {_lsn(status.source_lsn)}",
