@@ -28,6 +28,11 @@ class TextLines(logging.Formatter):
         return printable(super().format(record), lines=True)
 
 
+def counted(many: int, noun: str) -> str:
+    """Return the number with its noun, in the plural but for one."""
+    return f"{many} {noun}{'s' * (many != 1)}"
+
+
 def keep_stderr_printable() -> None:
     """Make printable what Python itself writes to stderr: the traceback of an unforeseen error, and
     log lines of a command that has set up no log.

@@ -15,6 +15,7 @@ import click
 from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.errors import Refused
+from twofold_common.printable import counted
 
 if TYPE_CHECKING:
     from twofold.inspect.audit import Audit, TopicAudit
@@ -84,7 +85,7 @@ class Progress:
 
 def _report(found: Audit) -> list[str]:
     numbers = f", {found.first_sequence} to {found.last_sequence}" if found.commits else ""
-    lines = [f"{found.commits} commit record{'s' * (found.commits != 1)}{numbers}"]
+    lines = [f"{counted(found.commits, 'commit record')}{numbers}"]
     for topic in found.topics:
         lines.append(f"{topic.table or topic.topic}  {topic.description}")
         lines += _findings(topic)

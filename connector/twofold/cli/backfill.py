@@ -10,6 +10,7 @@ import click
 
 from twofold.cli.terminal import say
 from twofold.config import load
+from twofold_common.printable import counted
 
 if TYPE_CHECKING:
     from twofold.inspect.load_estimate import LoadEstimate
@@ -135,7 +136,7 @@ def _estimate_report(found: LoadEstimate, replicas: int) -> list[str]:
         if found.seconds is None
         else f"about {found.seconds:,.0f} s at {found.per_second:,.0f} rows a second, as earlier loads have shown"
     )
-    disks = f"about {_size(found.kafka_bytes)} on the brokers' disks with {replicas} replica{'s' * (replicas != 1)}"
+    disks = f"about {_size(found.kafka_bytes)} on the brokers' disks with {counted(replicas, 'replica')}"
     return [*lines, f"together about {found.rows:,} rows, {disks}; {time}"]
 
 

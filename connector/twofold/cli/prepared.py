@@ -15,6 +15,7 @@ from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.errors import UsageError
 from twofold.gids import describe
+from twofold_common.printable import counted
 
 if TYPE_CHECKING:
     from twofold.inspect.in_doubt import InDoubt
@@ -103,7 +104,7 @@ def _rows_report(each: InDoubt, rows: Sequence[OpenRows]) -> list[str]:
         return ["  Kafka has none of its rows now: the connector does not run, or is about to send them again"]
     lines = []
     for table in rows:
-        lines.append(f"{table.table}  {table.changes} change{'s' * (table.changes != 1)}")
+        lines.append(f"{table.table}  {counted(table.changes, 'change')}")
         lines += [change_line(change) for change in table.first]
         if (more := table.changes - len(table.first)) > 0:
             lines.append(f"  and {more} more")
@@ -114,7 +115,7 @@ def _report(each: InDoubt) -> list[str]:
     from twofold.inspect.in_doubt import NOT_KNOWN  # noqa: PLC0415  (loads the clients)
 
     late = "  IN DOUBT TOO LONG (prepared.doubt_warning)" if each.too_long else ""
-    rows = "" if each.rows is None else f", {each.rows} row{'s' * (each.rows != 1)} in {', '.join(each.topics)}"
+    rows = "" if each.rows is None else f", {counted(each.rows, 'row')} in {', '.join(each.topics)}"
     lines = [
         f"{describe(each.gid)}  xid {each.xid}, owner {each.owner}, {each.age_s:.0f} s old, {each.in_kafka}{rows}{late}"
     ]

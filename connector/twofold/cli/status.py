@@ -18,7 +18,7 @@ from twofold.config import load
 from twofold.errors import TwofoldError
 from twofold.gids import describe
 from twofold_common.positions import Lsn, format_lsn
-from twofold_common.printable import printable
+from twofold_common.printable import counted, printable
 
 if TYPE_CHECKING:
     from twofold.config import Config
@@ -204,7 +204,7 @@ def _kafka_lines(seen: Seen) -> list[str]:
         gone = seen.mirror_gone_since
         lines.append(
             f"mirror      {_lsn(seen.mirror.applied_lsn)}, commit record {seen.mirror.sequence}, "
-            + (f"{behind} commit record{'s' * (behind != 1)} behind" if behind else "up to date")
+            + (f"{counted(behind, 'commit record')} behind" if behind else "up to date")
             + (f", not running since {_clock(gone)}" if gone is not None else "")
         )
     lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in seen.loads[:LOADS_MAX]]

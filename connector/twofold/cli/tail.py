@@ -15,6 +15,7 @@ import click
 from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.gids import describe
+from twofold_common.printable import counted
 
 if TYPE_CHECKING:
     from twofold.inspect.changes import TopicChange
@@ -58,7 +59,7 @@ def _line(each: TailBegin | TopicChange | TailEnd) -> str:
         return change_line(each)
     if isinstance(each, TailEnd):
         name = each.transaction or f"commit record {each.sequence}"
-        return f"end    {name}  {each.changes} change{'s' * (each.changes != 1)}"
+        return f"end    {name}  {counted(each.changes, 'change')}"
     gid = f", gid {describe(each.gid)}" if each.gid else ""
     return f"begin  {each.transaction or each.kind}  commit record {each.sequence}{gid}"
 

@@ -22,6 +22,7 @@ from twofold.source.catalog import Catalog
 from twofold.source.load_estimates import table_sizes
 from twofold.source.provisioning import as_if_created
 from twofold_avro.names import topic_of
+from twofold_common.printable import counted
 from twofold_common.table_names import table_argument
 
 _finding = finder("postgresql")
@@ -89,7 +90,7 @@ def _plan_source(config: Config, plan: InitPlan) -> None:
             plan.tables.append(PlannedTable(table_argument(each.schema, each.table), topic, key, size.rows))
     if not missing:
         plan.note(
-            f"publication {config.publication} of {len(relations)} table{'s' * (len(relations) != 1)}",
+            f"publication {config.publication} of {counted(len(relations), 'table')}",
             is_there=is_there,
         )
     slot = identity.slot_state(config.conninfo, config.slot)
@@ -108,4 +109,4 @@ def _plan_topics(config: Config, plan: InitPlan) -> None:
     partitions |= {each.topic: config.kafka.partitions if each.key else 1 for each in plan.tables if each.topic}
     missing = Topics(kafka_settings(config), topic_policy(config)).missing(partitions)
     for topic, count in partitions.items():
-        plan.note(f"topic {topic} ({count} partition{'s' * (count != 1)})", is_there=topic not in missing)
+        plan.note(f"topic {topic} ({counted(count, 'partition')})", is_there=topic not in missing)

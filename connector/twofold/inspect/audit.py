@@ -26,6 +26,7 @@ from twofold.kafka.tally import Damage
 from twofold.kafka.topic_reader import TopicReader
 from twofold_avro.records import Pin
 from twofold_common.positions import format_lsn
+from twofold_common.printable import counted
 from twofold_common.table_names import table_argument
 
 
@@ -82,7 +83,7 @@ class TopicAudit:
 
     @property
     def description(self) -> str:
-        words = f"{self.rows} row{'s' * (self.rows != 1)} in {self.ranges} range{'s' * (self.ranges != 1)}"
+        words = f"{counted(self.rows, 'row')} in {counted(self.ranges, 'range')}"
         if self.damages:
             words += f": DAMAGED in {_places(len(self.damages) + self.more)}"
         elif self.past:

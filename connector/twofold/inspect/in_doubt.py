@@ -19,7 +19,7 @@ from twofold.kafka.kafka_settings import kafka_settings, registry_settings
 from twofold.kafka.progress import RecoveredState
 from twofold.kafka.schema_registry import Registry
 from twofold.source import identity
-from twofold_common.printable import sql_literal
+from twofold_common.printable import counted, sql_literal
 
 CLOCKS_APART_S = 600.0
 """The most seconds by which servers' clocks may differ. Siblings commit after all have prepared,
@@ -49,7 +49,7 @@ class HeldBack:
     """The time when the branch was committed, by that server's clock; None if it is not known."""
 
     def __str__(self) -> str:
-        return f"{self.commits} commit record{'s' * (self.commits != 1)} of {self.prefix} from {self.sequence} on"
+        return f"{counted(self.commits, 'commit record')} of {self.prefix} from {self.sequence} on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,9 @@ class InDoubt:
     @property
     def cost(self) -> str:
         """Describe what the transaction costs while it is in doubt."""
-        wal, count = ("?" if known is None else known for known in (self.wal_bytes, self.rows))
-        rows = f"{count} row{'s' * (self.rows != 1)} in {', '.join(self.topics) or 'no topic'}"
-        return f"database {self.database}, {wal} bytes of WAL since, {rows}"
+        wal = "?" if self.wal_bytes is None else self.wal_bytes
+        rows = "? rows" if self.rows is None else counted(self.rows, "row")
+        return f"database {self.database}, {wal} bytes of WAL since, {rows} in {', '.join(self.topics) or 'no topic'}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the value as `--json` prints it."""

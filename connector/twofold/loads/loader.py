@@ -31,6 +31,7 @@ from twofold.loads.chunk import (
     TableEncoding,
 )
 from twofold.source.locks import TableWriter
+from twofold_common.printable import counted
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -189,8 +190,7 @@ class Loader:
                         chunk.drop()
                     chunk = None
                 elif result.state == "ready":
-                    rows = load.progress.rows
-                    _log.info("backfill of %s: ready, %d row%s", load.name, rows, "s" * (rows != 1))
+                    _log.info("backfill of %s: ready, %s", load.name, counted(load.progress.rows, "row"))
                     self._offer(LoadDone(load.topic))
                     return
             if chunk is not None:

@@ -24,6 +24,7 @@ from twofold.watch.in_doubt_log import InDoubtLog, InDoubtSpan
 from twofold.watch.journal import Journal
 from twofold.watch.table_counts import TableCount, TableCounts
 from twofold_avro.records import Commit, Pin
+from twofold_common.printable import counted
 
 
 class Activity:
@@ -204,7 +205,9 @@ class Activity:
                 pass
 
     def _tell_parked(self, span: InDoubtSpan, now: float) -> None:
-        text = f"{describe(span.identity.gid)} (xid {span.identity.xid}), {span.rows} row{'s' * (span.rows != 1)}: {span.park_reason}"
+        text = (
+            f"{describe(span.identity.gid)} (xid {span.identity.xid}), {counted(span.rows, 'row')}: {span.park_reason}"
+        )
         self._journal.write(now, "parked", "parked", text)
 
 

@@ -23,6 +23,7 @@ from typing import Literal, TypeVar
 
 from pyspark.sql import SparkSession
 
+from twofold_common.printable import counted
 from twofold_spark.changelog.table_append import TableAppender
 from twofold_spark.errors import TableRefused
 from twofold_spark.session import CATALOG
@@ -54,7 +55,7 @@ class TurnReport:
     seconds: float
 
     def __str__(self) -> str:
-        return f"changelog: {self.records} record{'s' * (self.records != 1)} of {self.tables} table{'s' * (self.tables != 1)}"
+        return f"changelog: {counted(self.records, 'record')} of {counted(self.tables, 'table')}"
 
 
 class Changelog:

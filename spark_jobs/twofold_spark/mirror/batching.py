@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from twofold_common.printable import counted
 from twofold_spark.sinks.cuts import Cut
 
 _SHARES = 10
@@ -110,7 +111,7 @@ class AppliedBatch:
 
     def __str__(self) -> str:
         return (
-            f"mirror: {self.changes} change{'s' * (self.changes != 1)} of {self.transactions} "
-            f"transaction{'s' * (self.transactions != 1)} in {self.tables} table{'s' * (self.tables != 1)}, "
+            f"mirror: {counted(self.changes, 'change')} of {counted(self.transactions, 'transaction')} "
+            f"in {counted(self.tables, 'table')}, "
             f"{self.seconds:.2f} s, lag {self.lag_seconds:.1f} s, cut {self.cut.sequence}"
         )

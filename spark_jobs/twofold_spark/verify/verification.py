@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from twofold_avro.names import topic_of
 from twofold_common.positions import Lsn, format_lsn
+from twofold_common.printable import counted
 from twofold_common.table_names import quote_identifier, quote_literal, reload_command
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_source
@@ -111,7 +112,7 @@ class Verification:
             rows = int(self._source.read_value(f"SELECT count(*) FROM {quote_identifier(schema, name)}"))
             if rows:
                 absent.append((schema, name))
-                self._report(f"{schema}.{name}: published, {_count_rows(rows)}, NOT in the mirror")
+                self._report(f"{schema}.{name}: published, {counted(rows, 'row')}, NOT in the mirror")
             else:
                 self._report(f"{schema}.{name}: no rows, equal: the mirror makes the table with its first row")
         return [f"{schema}.{name}" for schema, name in (*stopped, *loading, *absent)]
@@ -263,10 +264,6 @@ class RowDifference:
         return f"{self.table} {key}{known}: source {_shorten(self.source)}, mirror {_shorten(self.mirror)}{last}"
 
 
-def _count_rows(many: int) -> str:
-    return f"{many} row{'s' * (many != 1)}"
-
-
 def _shorten(rows: str | None) -> str:
     if rows is None:
         return "no such row"
@@ -297,10 +294,10 @@ class TableComparison:
     def __str__(self) -> str:
         if not self.buckets:
             nulls = ", ".join(f"{count} of {column}" for column, count in self.inexpressible.items())
-            return f"{self.table}: {_count_rows(self.rows)}, equal" + (
+            return f"{self.table}: {counted(self.rows, 'row')}, equal" + (
                 f"\n  null in the mirror, because its type cannot express them: {nulls}" if nulls else ""
             )
         named = "".join(f"\n  {difference}" for difference in self.different[:NAMED_ROWS])
         more = f"\n  and {len(self.different) - NAMED_ROWS} more" if len(self.different) > NAMED_ROWS else ""
         doubt = "" if self.is_certain else "\n  (the mirror did not catch up in time, so it may only be behind)"
-        return f"{self.table}: {_count_rows(self.rows)}, DIFFERENT in {self.buckets} of {self.of_buckets} buckets:{named}{more}{doubt}"
+        return f"{self.table}: {counted(self.rows, 'row')}, DIFFERENT in {self.buckets} of {self.of_buckets} buckets:{named}{more}{doubt}"
