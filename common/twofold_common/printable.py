@@ -29,7 +29,7 @@ class TextLines(logging.Formatter):
 
 
 def counted(many: int, noun: str) -> str:
-    """Return the number with its noun, in the plural but for one."""
+    """Return the number with its noun, in the plural except for one."""
     return f"{many} {noun}{'s' * (many != 1)}"
 
 

@@ -197,7 +197,9 @@ SPARK: Mapping[str, Walls] = {
         {"errors", "java_classes", "row_columns", "session", "sinks", "sources", "streaming"},
         {"py4j", "pyspark", "twofold_avro", "twofold_common"},
     ),
-    "changelog": Walls({"errors", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark", "twofold_common"}),
+    "changelog": Walls(
+        {"errors", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark", "twofold_common"}
+    ),
     "verify": Walls(
         {"errors", "formatting", "readers", "row_columns", "sinks", "sources"},
         {"pyspark", "twofold_avro", "twofold_common"},
