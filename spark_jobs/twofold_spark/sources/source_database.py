@@ -38,6 +38,18 @@ class SourceColumn:
     type: str
 
 
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """What a publication has of a table: its columns, and the rows that pass its filter."""
+
+    columns: frozenset[str]
+    row_filter: str | None
+
+    @property
+    def where(self) -> str:
+        return f" WHERE {self.row_filter}" if self.row_filter is not None else ""
+
+
 class SourceDatabase:
     """One connection to the source; the owner closes it."""
 
@@ -77,6 +89,25 @@ class SourceDatabase:
             "WHERE typtype <> 'd' ORDER BY attnum"
         )
         return [SourceColumn(name, kind) for name, kind in found]
+
+    def read_publication(self, name: str) -> dict[tuple[str, str], PublishedTable] | None:
+        """Return the tables of a publication by schema and name; None if it does not exist."""
+        is_named = f"pubname = {quote_literal(name)}"
+        if self.read_value(f"SELECT count(*) FROM pg_publication WHERE {is_named}") == "0":
+            return None
+        # Before 18 `attnames` may have generated columns, which are not published.
+        columns = (
+            "ARRAY(SELECT attname FROM pg_attribute WHERE attrelid = format('%I.%I', schemaname, tablename)::regclass "
+            "AND attname = ANY (attnames) AND (attgenerated = '' OR current_setting('server_version_num')::int >= 180000))"
+        )
+        found = self.read_rows(
+            f"SELECT schemaname, tablename, {columns} AS columns, rowfilter FROM pg_publication_tables "
+            f"WHERE {is_named} ORDER BY 1, 2"
+        )
+        return {
+            (schema, table): PublishedTable(frozenset(published), row_filter)
+            for schema, table, published, row_filter in found
+        }
 
     def _execute(self, text: str) -> None:
         statement = self._connection.createStatement()

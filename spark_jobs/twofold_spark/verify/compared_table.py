@@ -20,7 +20,7 @@ from twofold_spark.errors import SetupError
 from twofold_spark.readers.cut_tables import read_source
 from twofold_spark.row_columns import COPIES, KEY_TEXT
 from twofold_spark.sinks.interface import Reader
-from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.sources.source_database import PublishedTable, SourceDatabase
 from twofold_spark.verify import row_digest
 from twofold_spark.verify.row_digest import ColumnPair
 
@@ -41,9 +41,18 @@ class ComparedTable:
     """One table on both sides."""
 
     def __init__(
-        self, source: SourceDatabase, reader: Reader, prefix: str, table: str, left_out: Collection[str]
+        self,
+        source: SourceDatabase,
+        reader: Reader,
+        prefix: str,
+        table: str,
+        left_out: Collection[str],
+        published: PublishedTable | None,
     ) -> None:
-        """`left_out`: columns that are not compared, by their names in the source."""
+        """`left_out`: columns that are not compared, by their names in the source.
+
+        `published`: what the publication has; None if it lacks the table, or is not known.
+        """
         self._source = source
         self._reader = reader
         self._prefix = prefix
@@ -53,12 +62,15 @@ class ComparedTable:
         columns = source.read_columns(postgres_name(schema), postgres_name(name))
         if not columns:
             raise SetupError(f"the source has no table {self._from}: give --source the database that is mirrored")
+        if published is not None:
+            self._from += published.where
+        self.unpublished = [c.name for c in columns if published is not None and c.name not in published.columns]
         types = {field.name: field.dataType for field in self._read_mirror().schema}
         by_name = {postgres_name(escaped): escaped for escaped in types}
         pairs = [
             ColumnPair(c, by_name.get(c.name, c.name), types.get(by_name.get(c.name, c.name)))
             for c in columns
-            if c.name not in left_out
+            if c.name not in {*left_out, *self.unpublished}
         ]
         self._pairs = pairs
         self.key = _identifying_columns(reader.read_key(prefix, table), pairs)

@@ -19,15 +19,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from twofold_avro.names import topic_of
 from twofold_common.positions import Lsn, format_lsn
 from twofold_common.printable import counted
-from twofold_common.table_names import quote_identifier, quote_literal, reload_command
+from twofold_common.table_names import quote_identifier, reload_command
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_source
 from twofold_spark.sinks.interface import Reader
-from twofold_spark.sources.source_database import SourceDatabase
+from twofold_spark.sources.source_database import PublishedTable, SourceDatabase
 from twofold_spark.sources.topic_names import to_postgres_names
 from twofold_spark.verify import row_digest
 from twofold_spark.verify.compared_table import BUCKETS_AT_ONCE, ComparedTable
@@ -76,7 +77,7 @@ class Verification:
 
         A missing publication raises an error before the comparison begins.
         """
-        self._list_published()
+        _ = self._published
         tables = sorted(self._tables)
         in_source = [table for table in tables if self._source.read_columns(*to_postgres_names(table))]
         results = []
@@ -108,8 +109,11 @@ class Verification:
             self._report(f"{schema}.{name}: stopped, NOT in the mirror: `{command}` brings it back")
         for schema, name in loading:
             self._report(f"{schema}.{name}: its backfill is in progress, NOT compared")
-        for schema, name in (table for table in self._list_published() if table not in known):
-            rows = int(self._source.read_value(f"SELECT count(*) FROM {quote_identifier(schema, name)}"))
+        for (schema, name), published in self._published.items():
+            if (schema, name) in known:
+                continue
+            rows_of = f"{quote_identifier(schema, name)}{published.where}"
+            rows = int(self._source.read_value(f"SELECT count(*) FROM {rows_of}"))
             if rows:
                 absent.append((schema, name))
                 self._report(f"{schema}.{name}: published, {counted(rows, 'row')}, NOT in the mirror")
@@ -117,19 +121,17 @@ class Verification:
                 self._report(f"{schema}.{name}: no rows, equal: the mirror makes the table with its first row")
         return [f"{schema}.{name}" for schema, name in (*stopped, *loading, *absent)]
 
-    def _list_published(self) -> list[tuple[str, str]]:
+    @cached_property
+    def _published(self) -> Mapping[tuple[str, str], PublishedTable]:
         if self._publication is None:
-            return []
-        is_named = f"pubname = {quote_literal(self._publication)}"
-        if self._source.read_value(f"SELECT count(*) FROM pg_publication WHERE {is_named}") == "0":
+            return {}
+        found = self._source.read_publication(self._publication)
+        if found is None:
             raise SetupError(
                 f"the source has no publication {self._publication}, so verify cannot tell which tables the mirror lacks: "
                 "give the connector's with --publication (its source.publication; else its name)"
             )
-        found = self._source.read_rows(
-            f"SELECT schemaname, tablename FROM pg_publication_tables WHERE {is_named} ORDER BY 1, 2"
-        )
-        return [(schema, name) for schema, name in found]
+        return found
 
     @property
     def _tables(self) -> Tables:
@@ -153,7 +155,10 @@ class Verification:
         if policy:
             listed = ", ".join(f"{column} ({action})" for column, action in sorted(policy.items()))
             self._report(f"{table}: under a data policy, NOT compared: {listed}")
-        compared = ComparedTable(self._source, self._reader, self._prefix, table, policy)
+        published = self._published.get(to_postgres_names(table))
+        compared = ComparedTable(self._source, self._reader, self._prefix, table, policy, published)
+        if compared.unpublished:
+            self._report(f"{table}: not published, NOT compared: {', '.join(compared.unpublished)}")
         source, mirror = compared.sum_source_buckets(), compared.sum_mirror_buckets()
         rows = sum(count for count, _ in source.values())
         differing = {b for b in source.keys() | mirror.keys() if source.get(b) != mirror.get(b)}

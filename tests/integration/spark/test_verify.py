@@ -214,6 +214,42 @@ def test_what_is_not_compared_is_said(lake: Lake, database: str) -> None:
             source.close()
 
 
+def test_what_the_publication_leaves_out_is_not_compared(lake: Lake, database: str) -> None:
+    """Rows that its filter leaves out, columns that its list lacks, and generated columns."""
+    w = lake.writer
+    w._lsn = 2**50
+    for name in ("people", "whole"):
+        w.table(table(name, {"id": "int8", "name": "text"}), partitions=1)
+    with w.commit() as tx:
+        for name in ("people", "whole"):
+            tx.upsert(name, {"id": 1, "name": "anna"})
+    lake.mirror()
+    with psycopg.connect(database, autocommit=True) as connection:
+        generated = "twice int8 GENERATED ALWAYS AS (id * 2) STORED"
+        connection.execute(f"CREATE TABLE people (id int8 PRIMARY KEY, name text, secret text, {generated})")
+        connection.execute("INSERT INTO people (id, name, secret) VALUES (1, 'anna', 'x'), (2, 'bert', 'y')")
+        connection.execute(f"CREATE TABLE whole (id int8 PRIMARY KEY, name text, {generated})")
+        connection.execute("INSERT INTO whole (id, name) VALUES (1, 'anna')")
+        connection.execute("CREATE TABLE later (id int8 PRIMARY KEY); INSERT INTO later VALUES (1)")
+        published = "people (id, name) WHERE (id < 2), TABLE whole, TABLE later WHERE (id > 1)"
+        connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE {published}")
+        source = SourceDatabase(lake.spark, build_jdbc_url(database))
+        try:
+            for name in ("anna", "other"):
+                connection.execute("UPDATE people SET name = %s", (name,))
+                said: list[str] = []
+                settings: Any = {"reader": lake.reader, "prefix": lake.prefix, "publication": w.prefix, "patience": 0}
+                verify = Verification(source, report=said.append, **settings)
+                people, whole = verify.run()
+                assert (people.rows, people.buckets) == (1, name != "anna"), str(people)
+                assert (whole.rows, whole.buckets) == (1, 0), str(whole)
+                assert "public.people: not published, NOT compared: secret, twice" in said
+                assert "public.whole: not published, NOT compared: twice" in said
+                assert verify.list_missing() == []
+        finally:
+            source.close()
+
+
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
     """Before the reload that gives the mirror the new key, and after it. A column may have the name
     that tells a keyless table's copies."""
