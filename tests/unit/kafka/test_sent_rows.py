@@ -103,6 +103,6 @@ def test_an_end_is_never_resumed_without_time_since_librdkafka_would_abort_the_p
     producer._producer = client
     with pytest.raises(Unreachable, match="the cause"):
         producer._call("commit_transaction", commit)
-    assert len(given) > 1
+    assert given
     assert min(given) >= 1.0
     assert vars(producer)["_producer"] is None
