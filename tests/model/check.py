@@ -21,6 +21,7 @@ from model.lives import scenarios as lives_scenarios
 from model.member_world import first_violation_of_members
 from model.order_world import first_violation_of_order
 from model.remade_world import first_violation_of_remade
+from model.shard_world import first_violation_of_shards
 
 HISTORIES, AT_ONCE = 20_000, 2_500
 EXPLORED: dict[str, tuple[Any, Any, Any]] = {
@@ -78,7 +79,8 @@ def tried(job: Job) -> tuple[int, str | None]:
         seeds = range(int(job.name), int(job.name) + AT_ONCE)
         others = seeds[: AT_ONCE // 4]
         violation = first_violation(seeds) or first_violation_of_members(others) or first_violation_of_remade(others)
-        return len(seeds) + 3 * len(others), violation or first_violation_of_order(others)
+        violation = violation or first_violation_of_order(others) or first_violation_of_shards(seeds)
+        return 2 * len(seeds) + 3 * len(others), violation
     mutant = next(each for each in group_mutants.MUTANTS if each.name == job.name)
     with mutant.applied():
         return HISTORIES, first_violation(range(HISTORIES))

@@ -29,6 +29,8 @@ class CommitRecord(NamedTuple):
     """The branches that it names."""
     load: ChunkRead | None = None
     """It ends the load of a table."""
+    part: ChunkRead | None = None
+    """It has some rows of a load that goes on."""
 
 
 class Tables:

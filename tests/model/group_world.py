@@ -81,7 +81,7 @@ class Worker:
             case actions.CommitChunk(sequence, applied_lsn):
                 if self.fenced:
                     return None
-                kafka.commits.append(CommitRecord((), self.chunk))
+                kafka.commits.append(self.source.record_chunk(self.chunk))
                 check(sequence == len(kafka.commits), "the sequence is not dense")
                 return events.MainCommitted(applied_lsn)
             case actions.AppendStaged(identity):
@@ -287,6 +287,10 @@ class Source:
         find_last = len if self.world.has_leisure else _last_that_matters
         last = {each.name: find_last(each.kafka.commits) for each in self.world.sources}
         return frontier.is_needed(last, self.reached, self.state.named, {*self.prepared.values()})
+
+    def record_chunk(self, chunk: ChunkRead | None) -> CommitRecord:
+        """Return the commit record of a chunk, which has the whole of a table."""
+        return CommitRecord((), chunk)
 
     def ask(self) -> None:
         """Answer the next question of a frontier; behind the last, it is asked for."""

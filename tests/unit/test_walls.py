@@ -192,7 +192,7 @@ SPARK: Mapping[str, Walls] = {
         {"errors", "formatting", "java_classes", "row_columns", "session", "sources"},
         {"py4j", "pyspark", "twofold_common"},
     ),
-    "readers": Walls({"errors", "session", "sinks", "sources"}, {"pyspark"}),
+    "readers": Walls({"errors", "row_columns", "session", "sinks", "sources"}, {"pyspark"}),
     "mirror": Walls(
         {"errors", "java_classes", "row_columns", "session", "sinks", "sources", "streaming"},
         {"py4j", "pyspark", "twofold_avro", "twofold_common"},
@@ -211,6 +211,7 @@ SPARK: Mapping[str, Walls] = {
             "errors",
             "jars",
             "mirror",
+            "row_columns",
             "session",
             "signals",
             "sinks",

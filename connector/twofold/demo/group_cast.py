@@ -33,7 +33,7 @@ import json, sys, time
 from twofold_spark import TwofoldError, read_cut
 from twofold_spark.session import open_member_catalogs, open_session
 
-warehouse, java_home, *banks = sys.argv[1:]
+warehouse, java_home, kind, *banks = sys.argv[1:]
 spark = open_session(warehouse, java_home=java_home, name="auditor")
 open_member_catalogs(spark, warehouse, "twofold", banks)
 seen = 0
@@ -41,7 +41,11 @@ while True:
     try:
         cut = read_cut(spark)
         if cut.number > seen:
-            accounts = {bank: cut[f"{bank}.public.accounts"].collect() for bank in banks}
+            if kind == "shards":
+                rows = cut["public.accounts"].collect()
+                accounts = {bank: [row for row in rows if row["_member"] == bank] for bank in banks}
+            else:
+                accounts = {bank: cut[f"{bank}.public.accounts"].collect() for bank in banks}
             balances = {bank: {row["id"]: row["balance"] for row in rows} for bank, rows in accounts.items()}
             print(json.dumps({"cut": cut.number, "balances": balances}), flush=True)
             seen = cut.number
@@ -61,6 +65,11 @@ class AuditedCut:
         return sum(self.balances[bank].values())
 
     @property
+    def accounts(self) -> list[int]:
+        """The accounts of all banks."""
+        return sorted(int(account) for balances in self.balances.values() for account in balances)
+
+    @property
     def total(self) -> int:
         return sum(map(self.sum_of, self.balances))
 
@@ -74,6 +83,8 @@ class GroupCast:
 
     stack: LocalStack
     folder: Path
+    is_sharded: bool = False
+    """Whether the mirror has the accounts of both in one table."""
     banks: dict[str, Bank] = field(default_factory=dict)
     configs: dict[str, Path] = field(default_factory=dict)
     _running: list[GuardedProcess] = field(default_factory=list)
@@ -103,11 +114,13 @@ class GroupCast:
         """Start the connectors, the mirror and the auditor."""
         for bank, config in self.configs.items():
             self._start(f"connector-{bank}", [*twofold_command(config), "run"])
-        self._start("mirror", mirror_command(self.stack, self.warehouse, BANKS))
+        sharded = ["--sharded", "public.accounts"] if self.is_sharded else []
+        self._start("mirror", [*mirror_command(self.stack, self.warehouse, BANKS), *sharded])
         script = self.folder / "auditor.py"
         script.write_text(_AUDITOR)
+        kind = "shards" if self.is_sharded else "banks"
         self._auditor = self._start(
-            "auditor", [sys.executable, str(script), str(self.warehouse), str(spark_java_home()), *BANKS]
+            "auditor", [sys.executable, str(script), str(self.warehouse), str(spark_java_home()), kind, *BANKS]
         )
 
     def audited(self) -> list[AuditedCut]:

@@ -21,9 +21,11 @@ from twofold_spark import __version__, session
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import SetupError
 from twofold_spark.job.metrics import JobMetrics, serve_metrics
+from twofold_spark.row_columns import MEMBER
 from twofold_spark.sinks import partitioning
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
 from twofold_spark.sinks.partitioning import Partitioning
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sinks.write_mode import WRITE_MODES
 from twofold_spark.sources.decoding import build_reader_schema, find_row_schema
@@ -58,7 +60,9 @@ def connect_kafka(spark: SparkSession, options: argparse.Namespace, *prefixes: s
     return kafka
 
 
-def check_partitioning(registry: Registry, prefixes: Iterable[str], partitioning: Partitioning) -> None:
+def check_partitioning(
+    registry: Registry, prefixes: Iterable[str], partitioning: Partitioning, sharding: Sharding = NO_SHARDING
+) -> None:
     """Look for each table among the prefixes, before anything is merged.
 
     Columns that the source has dropped count: a table that exists may be partitioned by one.
@@ -73,6 +77,7 @@ def check_partitioning(registry: Registry, prefixes: Iterable[str], partitioning
             )
         for subject in subjects:
             columns = [column["name"] for column in find_row_schema(build_reader_schema(subject))["fields"]]
+            columns += [MEMBER] if sharding.covers(table) else []
             for transform in transforms:
                 if transform.column not in columns:
                     raise SetupError(
@@ -251,6 +256,19 @@ def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SCHEMA.TABLE=TRANSFORM[,TRANSFORM]",
         help=partitioning.HELP,
+    )
+    mirror.add_argument(
+        "--sharded",
+        type=Sharding.parse,
+        default=NO_SHARDING,
+        metavar="SCHEMA.TABLE[,SCHEMA.TABLE]",
+        help="tables that all members of a source group share: each becomes one table, with the member as its column "
+        "_member; * stands for any letters",
+    )
+    mirror.add_argument(
+        "--unique-keys",
+        action="store_true",
+        help="refuse a cut in which two members have a row of one key in a sharded table (default: both rows are kept)",
     )
     mirror.add_argument(
         "--write-mode",

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
+from twofold_spark.errors import UsageError
 from twofold_spark.job.arguments import check_partitioning, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.mirror.batching import AppliedBatch
@@ -19,6 +20,7 @@ from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
 from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S
+from twofold_spark.sinks.sharding import Sharding
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_groups import find_members
@@ -41,10 +43,11 @@ def _run(
     spark: SparkSession, kafka: Kafka, metrics: JobMetrics, prefixes: Sequence[str], options: argparse.Namespace
 ) -> None:
     ending = threading.Event()
-    check_partitioning(Registry(options.registry), prefixes, options.sink.partitioning)
+    check_partitioning(Registry(options.registry), prefixes, options.sink.partitioning, options.sharded)
     first, *others = prefixes
     place = options.sink.make_place(
         of_group=bool(others),
+        sharding=_choose_sharding(options, prefixes),
         catalog=options.catalog,
         format_version=options.format_version,
         write_mode=options.write_mode,
@@ -83,6 +86,15 @@ def _run(
             publisher.close()
 
 
+def _choose_sharding(options: argparse.Namespace, prefixes: Sequence[str]) -> Sharding:
+    if options.sharded.patterns and len(prefixes) == 1:
+        raise UsageError(
+            "--sharded is for the members of a source group: give --source-group, or a --prefix for each member"
+        )
+    sharding: Sharding = options.sharded
+    return sharding
+
+
 def _choose_settings(options: argparse.Namespace) -> MirrorSettings:
     return MirrorSettings(
         batch_rows=options.batch_rows,
@@ -92,6 +104,7 @@ def _choose_settings(options: argparse.Namespace) -> MirrorSettings:
         maintain_every=options.maintain_every,
         maintain_at_once=options.trigger.ends,
         keep_cuts=dt.timedelta(hours=options.keep_cuts),
+        unique_keys=options.unique_keys,
     )
 
 

@@ -29,11 +29,13 @@ from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import AppliedBatch, MaintenanceSchedule
 from twofold_spark.mirror.group_membership import GroupMembership
+from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.mirror.source_mirror import MirrorSettings, SourceMirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport
 from twofold_spark.session import fork_session, limit_tasks_to_cores
-from twofold_spark.sinks.cuts import GlobalCut
+from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import SHARED
 from twofold_spark.sources import kafka_reader, member_topics
 from twofold_spark.sources.group_topics import GroupTopics
 from twofold_spark.sources.kafka_client import Kafka
@@ -67,8 +69,17 @@ class Mirror:
         self._spark = spark
         self._kafka = kafka
         ending = ending or threading.Event()
+        self._shared = ShardedTables(
+            place,
+            tables_at_once=settings.tables_at_once,
+            maintain_every=settings.maintain_every,
+            maintain_at_once=settings.maintain_at_once,
+            keep_cuts=settings.keep_cuts,
+            unique_keys=settings.unique_keys,
+        )
         self._sources = {
-            prefix: SourceMirror(spark, kafka, registry, prefix, place, settings, ending, warn) for prefix in prefixes
+            prefix: SourceMirror(spark, kafka, registry, prefix, place, settings, ending, warn, self._shared)
+            for prefix in prefixes
         }
         self._is_alone = len(prefixes) == 1
         self._topics: dict[str, MemberTopics]
@@ -149,7 +160,10 @@ class Mirror:
             return False
         batches = self._apply({prefix: chosen[prefix] for prefix in changed})
         applied_at = time.monotonic()
+        for refused in self._shared.merge(self._place.next_number, self._find_loading()):
+            self._leave_out(refused)
         cut = self._publish(chosen)
+        self._shared.note_published(cut.number)
         took = time.monotonic() - applied_at
         for prefix, batch in batches.items():
             source, is_shown = self._sources[prefix], prefix in cut.members
@@ -159,6 +173,14 @@ class Mirror:
             self._report_cut(cut)
         self._is_maintenance_due |= self._schedule.is_due(cut.number - 1, cut.number)
         return bool(changed)
+
+    def _find_loading(self) -> set[str]:
+        """Return the sharded tables that lack rows of some member, by what was applied."""
+        joined, loading = self._membership.joined, set[str]()
+        for prefix, source in self._sources.items():
+            part = source.describe_shards(self._shared.versions)
+            loading |= {*part.backfilling, *part.stopped, *(() if prefix in joined else part.versions)}
+        return loading
 
     def _choose(self) -> tuple[Mapping[str, int], bool]:
         """Choose how far the next cut shows each source, and whether it admits members."""
@@ -203,6 +225,7 @@ class Mirror:
         self._reader.close()
         for source in self._sources.values():
             source.close()
+        self._shared.close()
         self._place.close()
 
     def _begin(self) -> None:
@@ -210,9 +233,12 @@ class Mirror:
         self._spark = fork_session(self._spark)
         limit_tasks_to_cores(self._spark)
         self._place.open(self._spark, tuple(self._sources))
+        gone = self._shared.begin(self._spark)
         parts = self._place.last.members if self._place.last is not None else {}
         for prefix, source in self._sources.items():
             source.begin()
+            for table in gone:
+                source.stop_table(table)
             if (part := parts.get(prefix)) is not None and part.sequence:
                 self._topics[prefix].start_from(part.sequence, part.offset, source.cut.identity)
             else:
@@ -250,16 +276,24 @@ class Mirror:
             try:
                 self._place.publish(cut)
             except TableRefused as refused:
-                if refused.prefix not in self._sources:
-                    raise
-                self._sources[refused.prefix].leave_out(refused)
+                self._leave_out(refused)
             else:
                 return cut
 
+    def _leave_out(self, refused: TableRefused) -> None:
+        """Make the cut without a table that a step behind the sources' batches refused."""
+        prefixes = self._shared.find_members(refused.table) if refused.prefix == SHARED else [refused.prefix]
+        if not {*prefixes} <= self._sources.keys() or not prefixes:
+            raise refused
+        for prefix in prefixes:
+            self._sources[prefix].leave_out(refused)
+        if refused.prefix == SHARED:
+            self._shared.take_back(refused.table)
+
     def _make_cut(self, chosen: Mapping[str, int]) -> GlobalCut:
         """Make the cut of what was applied, with how far the tables of all other sources are."""
-        parts = {prefix: source.cut for prefix, source in self._sources.items()}
-        joined = self._membership.joined
+        joined, versions = self._membership.joined, self._shared.versions
+        parts = {prefix: source.describe_shards(versions) for prefix, source in self._sources.items()}
         for prefix in joined:
             if (shown := parts[prefix].sequence) != chosen[prefix]:
                 raise Refused(
@@ -272,16 +306,26 @@ class Mirror:
         return GlobalCut(
             self._place.next_number,
             {prefix: parts[prefix] for prefix in sorted(joined)},
-            {prefix: known[prefix] for prefix in sorted({*known} - joined)},
+            {prefix: parts.get(prefix) or self._leave(known[prefix]) for prefix in sorted({*known} - joined)},
         )
+
+    def _leave(self, part: Cut) -> Cut:
+        """Return what a cut says of a source that is no member any more.
+
+        Its rows in sharded tables stay, and nobody waits for more of them.
+        """
+        versions = {name: version for name, version in part.versions.items() if not self._shared.covers(name)}
+        loading = tuple(name for name in part.backfilling if not self._shared.covers(name))
+        return replace(part, versions=versions, backfilling=loading)
 
     def _maintain_if_due(self) -> None:
         """Maintain the table of cuts, and a share of the sources' tables."""
         are_sources_due = any(each.is_maintenance_due for each in self._sources.values())
-        if self._is_maintenance_due or are_sources_due:
+        if self._is_maintenance_due or are_sources_due or self._shared.is_maintenance_due:
             self._place.forget(self._keep_cuts)
         if self._is_maintenance_due:
             self._place.maintain(self._keep_cuts)
             self._is_maintenance_due = False
         if are_sources_due:
             self._at_once(self._sources, lambda prefix: self._sources[prefix].maintain_if_due())
+        self._shared.maintain_if_due()

@@ -11,24 +11,33 @@ from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sources.commit_records import CommitRecord
 from twofold_spark.sources.topic_names import reload_command, to_postgres_names
 
+_OF_CUT = "0"
+"""In place of a sharded table's version, which the merge for all members makes."""
+
 
 class NextCut:
     """Follows the cuts of one mirror: versions, tables ahead of the cut, stopped tables."""
 
-    def __init__(self, prefix: str, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, prefix: str, warn: Callable[[str], None], is_shared: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """`is_shared` tells sharded tables, which other members change as well."""
         self._prefix = prefix
         self._warn = warn
+        self._is_shared = is_shared
         self.cut = NO_CUT
         """The last one."""
         self._ahead: dict[str, int] = {}
         """Tables that have more than the cut, and their sequence numbers."""
+        self._loading: tuple[str, ...] = ()
+        """The topics of the tables whose load is in progress, by the last commit record."""
 
     def start_from(self, sink: Sink, cut: Cut | None) -> None:
         """Take over what an earlier process published."""
         self.cut = cut or self.cut
         if self.cut.whole:
             return
-        names = (name.partition(".") for name in self.cut.versions)
+        names = (name.partition(".") for name in self.cut.versions if not self._is_shared(name))
         tables = [MirrorTable("", schema, name, ()) for schema, _, name in names]
         self._ahead = {
             str(table): sequence for table in tables if (sequence := sink.read_applied(table)) > self.cut.sequence
@@ -41,6 +50,13 @@ class NextCut:
             self.cut, sequence=sequence, stream_id=stream_id, versions={}, stopped=tuple(sorted(stopped))
         )
         self._ahead = {}
+
+    def stop_table(self, table: str) -> None:
+        """Stop one table that is not there any more."""
+        if table in self.cut.versions:
+            self._warn(f"mirror: {table} does not exist any more: it is stopped until `{reload_command(table)}`")
+            kept = {name: version for name, version in self.cut.versions.items() if name != table}
+            self.cut = replace(self.cut, versions=kept, stopped=tuple(sorted({*self.cut.stopped, table})))
 
     def find_stopped(self, applied: Mapping[MirrorTable, int]) -> set[str]:
         """Return the tables that wait for a reload, before a batch with these tables."""
@@ -58,6 +74,23 @@ class NextCut:
         """Whether only a reload can bring the table up to date."""
         return str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
 
+    def describe_shards(self, versions: Mapping[str, str]) -> Cut:
+        """Return the cut with these versions of sharded tables.
+
+        The load of a shard is in progress from before its first row on.
+        """
+        cut = self.cut
+        loading = {name for name in versions if self._topic_of(name) in self._loading}
+        return replace(
+            cut,
+            versions={
+                name: versions.get(name, version)
+                for name, version in cut.versions.items()
+                if name in versions or not self._is_shared(name)
+            },
+            backfilling=tuple(sorted({*cut.backfilling, *loading} - {*cut.stopped})),
+        )
+
     def advance(self, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]) -> None:
         """Make the cut of a batch that ends with `last`.
 
@@ -65,7 +98,12 @@ class NextCut:
         """
         self._ahead |= {str(table): sequence for table, sequence in applied.items()}
         self._ahead = {name: sequence for name, sequence in self._ahead.items() if sequence > last.sequence}
-        merged = {str(table): version for table in applied if (version := sink.version_of(table)) is not None}
+        self._loading = last.backfilling
+        merged = {
+            name: version
+            for table in applied
+            if (version := _OF_CUT if self._is_shared(name := str(table)) else sink.version_of(table)) is not None
+        }
         known = {name: version for name, version in self.cut.versions.items() if name not in stopped}
         versions = {**known, **merged}
         self.cut = Cut(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import AppliedBatch, BatchSizer, MaintenanceQueue, MaintenanceSchedule
 from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
 from twofold_spark.session import fork_session
 from twofold_spark.sinks.cuts import Cut
@@ -56,6 +57,8 @@ class MirrorSettings:
     maintain_every: int = 100
     maintain_at_once: bool = True
     keep_cuts: dt.timedelta = dt.timedelta(hours=1)
+    unique_keys: bool = False
+    """Whether no two members may have a row of one key in a sharded table."""
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class SourceMirror:
         settings: MirrorSettings,
         ending: threading.Event,
         warn: Callable[[str], None],
+        shared: ShardedTables,
     ) -> None:
         self._spark = spark
         self._prefix = prefix
@@ -96,7 +100,8 @@ class SourceMirror:
         self._changed_tables: set[str] = set()
         """Tables that changed since they were last maintained, or became due."""
         self._sink: Sink | None = None
-        self._next = NextCut(prefix, warn)
+        self._shared = shared
+        self._next = NextCut(prefix, warn, shared.covers)
         self._batch: Batch | None = None
         """The last one."""
 
@@ -115,6 +120,14 @@ class SourceMirror:
         self._spark = fork_session(self._spark)
         self._sink = self._place.make_sink(self._spark, self._prefix)
         self._next.start_from(self._sink, self._place.find_part(self._prefix))
+
+    def stop_table(self, table: str) -> None:
+        """Stop a table that is not there any more."""
+        self._next.stop_table(table)
+
+    def describe_shards(self, versions: Mapping[str, str]) -> Cut:
+        """Return the last cut with these versions of sharded tables."""
+        return self._next.describe_shards(versions)
 
     def apply_up_to(self, sequence: int, *, held: Iterable[CommitRecord] | None, behind: int) -> AppliedBatch:
         """Apply the commit records up to a sequence number as one batch.
@@ -199,15 +212,16 @@ class SourceMirror:
         began = time.monotonic()
         last = batch[-1]
         tables = self._describe_tables(batch)
-        applied = {table: sink.read_applied(table) for table in tables}
+        applied = {table: self._read_applied(sink, table) for table in tables}
         stopped = self._next.find_stopped(applied)
         rows = sum(record.rows for record in batch)
-        sink.plan_batch(tables, rows)
+        sink.plan_batch([table for table in tables if not self._shared.covers(str(table))], rows)
         jobs = self._submit_merges(sink, batch, applied, stopped)
         wait(jobs.values())
         outcomes = {table: self._take_outcome(table, job, last) for table, job in jobs.items()}
         for table, outcome in outcomes.items():
-            self._changed_tables.add(str(table))
+            if not self._shared.covers(str(table)):
+                self._changed_tables.add(str(table))
             (stopped.discard if outcome.done else stopped.add)(str(table))
         self._batch = Batch(last, applied, stopped)
         self._make_cut(self._batch)
@@ -244,7 +258,17 @@ class SourceMirror:
         for table, sequence in applied.items():
             ranges, reloaded = select_since_reload((r for r in batch if r.sequence > sequence), table.topic)
             from_truncate = reloaded or self._next.waits_for_reload(table, sequence, stopped)
-            if ranges:
+            if ranges and self._shared.covers(str(table)):
+                jobs[table] = self._pool.submit(
+                    self._merger.fold_shard,
+                    self._spark,
+                    sink,
+                    table,
+                    ranges,
+                    self._shared,
+                    from_truncate=from_truncate,
+                )
+            elif ranges:
                 jobs[table] = self._pool.submit(
                     self._merger.merge,
                     self._spark,
@@ -255,6 +279,14 @@ class SourceMirror:
                     from_truncate=from_truncate,
                 )
         return jobs
+
+    def _read_applied(self, sink: Sink, table: MirrorTable) -> int:
+        """Return the number up to which a table has this member's changes; 0 if it has none."""
+        if not self._shared.covers(str(table)):
+            return sink.read_applied(table)
+        cut = self._next.cut
+        is_known = str(table) in cut.versions or str(table) in cut.stopped
+        return cut.sequence if self._shared.has(table) and is_known else 0
 
     def _take_outcome(self, table: MirrorTable, job: Future[MergeOutcome], last: CommitRecord) -> MergeOutcome:
         """Return a merge's outcome, or raise its error. What was done of other tables stays."""

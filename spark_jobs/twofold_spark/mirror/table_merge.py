@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_avro.comments import read_comments
-from twofold_spark.errors import SPARK_ERRORS, TableRefused, describe_causes
+from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.folded_rows import FoldedRows
 from twofold_spark.mirror.keyed_folding import LastRecords, fold_keyed
 from twofold_spark.mirror.keyless_folding import fold_keyless
+from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
-from twofold_spark.sinks.table_errors import refuse_for_error
+from twofold_spark.sinks.table_errors import refusing_errors
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
@@ -30,6 +31,9 @@ from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.kafka_reader import StableOffsets
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.sources.topic_names import parse_topic_name, reload_command
+
+ReadCurrent = Callable[[StructType], DataFrame | None]
+"""Reads the table as it is before the batch, with these columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +92,18 @@ class TableMerger:
         `from_truncate` says that it misses changes, and only a reload repairs it.
         """
         began = time.monotonic()
-        with _refusing(table), ExitStack() as caches:
-            folded = self._read_and_fold(spark, sink, table, ranges, caches, fill=not from_truncate)
+
+        def read_current(columns: StructType) -> DataFrame | None:
+            # Change the columns first: they must not change between this read and the merge.
+            sink.prepare(self._add_comment(table), columns)
+            return sink.read_current(table)
+
+        with refusing_errors(table), ExitStack() as caches:
+            folded = self._read_and_fold(spark, sink, table, ranges, caches, None if from_truncate else read_current)
             read = time.monotonic()
-            _check_counts(table, ranges, folded.counts)
-            if from_truncate and not folded.truncated:
+            if not _is_complete(table, ranges, folded, from_truncate=from_truncate):
                 return MergeOutcome(done=False)
-            folded.check(table)
-            sink.prepare(_add_comment(table, self._subject(table, refresh=False)), folded.columns)
+            sink.prepare(self._add_comment(table), folded.columns)
             batch = TableBatch(folded.rows, folded.keys, folded.truncated, folded.unchanged)
             sink.merge(table, batch, sequence=sequence)
             return MergeOutcome(
@@ -105,6 +113,35 @@ class TableMerger:
                 fold_s=read - began,
                 merge_s=time.monotonic() - read,
             )
+
+    def fold_shard(
+        self,
+        spark: SparkSession,
+        sink: Sink,
+        table: MirrorTable,
+        ranges: list[OffsetRange],
+        shared: ShardedTables,
+        *,
+        from_truncate: bool,
+    ) -> MergeOutcome:
+        """Fold the rows of this member's shard, and leave them for the merge of all members."""
+        began = time.monotonic()
+        with refusing_errors(table), ExitStack() as caches, ExitStack() as locks:
+            is_read = False
+
+            def read_current(columns: StructType) -> DataFrame | None:
+                nonlocal is_read
+                is_read = True
+                return shared.read_shard(self._prefix, table, columns, locks)
+
+            folded = self._read_and_fold(spark, sink, table, ranges, caches, None if from_truncate else read_current)
+            if not _is_complete(table, ranges, folded, from_truncate=from_truncate):
+                return MergeOutcome(done=False)
+            if is_read:
+                # Before another member changes the columns.
+                folded = replace(folded, rows=folded.rows.localCheckpoint())
+            shared.add(self._prefix, self._add_comment(table), folded, caches.pop_all())
+            return MergeOutcome(done=True, changes=folded.changes, bytes=folded.bytes, fold_s=time.monotonic() - began)
 
     def close(self) -> None:
         """Close the admin client, after the last merge."""
@@ -117,19 +154,19 @@ class TableMerger:
         table: MirrorTable,
         ranges: list[OffsetRange],
         caches: ExitStack,
-        *,
-        fill: bool,
+        read_current: ReadCurrent | None,
     ) -> FoldedRows:
+        """Read the ranges, and fold them; without `read_current` no value comes from the table."""
         try:
             decided = self._stable.have_passed(spark, ranges)
             raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
-            folded = self._fold(raw, sink, table, caches, refresh=False, fill=fill)
+            folded = self._fold(raw, table, caches, read_current, refresh=False)
             if _differing_counts(ranges, folded.counts):
                 # An offset between two ranges was no marker, but a record of a transaction in doubt
                 # or rolled back.
                 caches.close()
                 raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided)
-                folded = self._fold(raw, sink, table, caches, refresh=False, fill=fill)
+                folded = self._fold(raw, table, caches, read_current, refresh=False)
         except Exception as error:
             if "UnknownTopicOrPartition" not in str(error):
                 raise
@@ -142,7 +179,7 @@ class TableMerger:
             # Usually a schema is newer than the known ones: ask the registry, and decode every
             # record.
             caches.close()
-            folded = self._fold(raw, sink, table, caches, refresh=True, fill=fill)
+            folded = self._fold(raw, table, caches, read_current, refresh=True)
         if folded.unreadable:
             self._quarantine(raw, sink, table, folded.unreadable)
         return folded
@@ -160,20 +197,14 @@ class TableMerger:
             )
 
     def _fold(
-        self, raw: DataFrame, sink: Sink, table: MirrorTable, caches: ExitStack, *, refresh: bool, fill: bool
+        self, raw: DataFrame, table: MirrorTable, caches: ExitStack, read_current: ReadCurrent | None, *, refresh: bool
     ) -> FoldedRows:
         subject = self._subject(table, refresh=refresh)
         keys = self._keys[table.topic]
         if keys is None:
             return fold_keyless(raw, subject, caches)
-
-        def read_current(columns: StructType) -> DataFrame | None:
-            # Change the columns first: they must not change between this read and the merge.
-            sink.prepare(_add_comment(table, subject), columns)
-            return sink.read_current(table)
-
-        current = read_current if fill else lambda _: None
-        return fold_keyed(raw, self._select_last(table, subject, decode_all=refresh), keys, table.key, current, caches)
+        last = self._select_last(table, subject, decode_all=refresh)
+        return fold_keyed(raw, last, keys, table.key, read_current or (lambda _: None), caches)
 
     def _select_last(self, table: MirrorTable, subject: Subject, *, decode_all: bool) -> LastRecords:
         if decode_all:
@@ -182,6 +213,10 @@ class TableMerger:
         if kept is None or kept.subject is not subject:
             kept = self._last_records[table.topic] = LastRecords(subject, decode_all=False)
         return kept
+
+    def _add_comment(self, table: MirrorTable) -> MirrorTable:
+        """Return the table with the comment of the subject's latest version."""
+        return replace(table, comment=read_comments(self._subject(table, refresh=False).latest).table)
 
     def _subject(self, table: MirrorTable, *, refresh: bool) -> Subject:
         name = f"{table.topic}-value"
@@ -196,21 +231,13 @@ class TableMerger:
         return subject
 
 
-def _add_comment(table: MirrorTable, subject: Subject) -> MirrorTable:
-    """Return the table with the comment of the subject's latest version."""
-    return replace(table, comment=read_comments(subject.latest).table)
-
-
-@contextmanager
-def _refusing(table: MirrorTable) -> Iterator[None]:
-    """Turn an error of Spark that concerns this table alone into the table's refusal."""
-    try:
-        yield
-    except SPARK_ERRORS as error:
-        refused = refuse_for_error(table, describe_causes(error))
-        if refused is None:
-            raise
-        raise refused from error
+def _is_complete(table: MirrorTable, ranges: list[OffsetRange], folded: FoldedRows, *, from_truncate: bool) -> bool:
+    """Refuse what must not be merged. Return False if a truncate is waited for, and none came."""
+    _check_counts(table, ranges, folded.counts)
+    if from_truncate and not folded.truncated:
+        return False
+    folded.check(table)
+    return True
 
 
 def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dict[int, int]) -> None:

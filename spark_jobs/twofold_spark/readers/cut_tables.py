@@ -11,6 +11,9 @@ begins with its source's topic prefix:
 
     cut["bank_east.public.accounts"].unionByName(cut["bank_west.public.accounts"])
 
+A sharded table is one table, `cut["public.accounts"]`, whose column `_member` says which source has
+the row.
+
 A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, the present one; an older one is
 refused. There every snapshot is at a cut of all sources: read the tables of several in one
 REPEATABLE READ transaction.
@@ -30,34 +33,60 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, UsageError, first_line
+from twofold_spark.row_columns import MEMBER
 from twofold_spark.session import CATALOG
 from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut, MissingRow
 from twofold_spark.sinks.iceberg_tables import IcebergReader
 from twofold_spark.sinks.interface import Reader
 from twofold_spark.sinks.jdbc_tables import JdbcReader
+from twofold_spark.sinks.sharding import SHARED
 from twofold_spark.sources.topic_names import reload_command
+
+
+class _Place(NamedTuple):
+    """Where a table of the cut is."""
+
+    table: str
+    prefixes: tuple[str, ...]
+    """The member that has it; of a sharded table all that have rows in it."""
+    is_shared: bool
+
+    @property
+    def source(self) -> str:
+        """Whose it is in the mirror's place."""
+        return SHARED if self.is_shared else self.prefixes[0]
 
 
 class Tables(Mapping[str, DataFrame]):
     """The tables of a cut by their names; a DataFrame is made on access.
 
-    A name is `schema.name`, in the mirror of a source group `prefix.schema.name`.
+    A name is `schema.name`, in the mirror of a source group `prefix.schema.name`. A sharded table,
+    which the members share, is `schema.name` there too.
     """
 
     def __init__(self, reader: Reader, cut: GlobalCut, *, of_group: bool) -> None:
+        """Without `of_group` they are those of one source: of a sharded table its rows."""
         self.number = cut.number
         self.members = cut.members
         """The cut of each source, by topic prefix."""
         self._reader = reader
-        self._places = {
-            f"{prefix}.{name}" if of_group else name: (prefix, name)
-            for prefix, part in cut.members.items()
-            for name in (*part.versions, *part.stopped_tables)
-        }
+        self._of_group = of_group
+        self._others = cut.others
+        self._parts = {prefix: part for prefix, part, _ in cut.parts}
+        sharding = reader.read_sharding()
+        self._places: dict[str, _Place] = {}
+        for prefix, part in cut.members.items():
+            for table in (*part.versions, *part.stopped_tables):
+                is_shared = sharding.covers(table)
+                name = f"{prefix}.{table}" if of_group and not is_shared else table
+                others = self._places[name].prefixes if name in self._places else ()
+                self._places[name] = _Place(table, (*others, prefix), is_shared)
         self._frames: dict[str, DataFrame] = {}
         """A join's condition names columns of the frames that it joins, so a table is one frame."""
 
@@ -76,18 +105,27 @@ class Tables(Mapping[str, DataFrame]):
 
         `twofold status` has the reasons. Until a reload, readers see such a table as it is.
         """
-        places = self._places.items()
-        return tuple(name for name, (prefix, table) in places if table in self.members[prefix].stale)
+        return tuple(
+            name
+            for name, place in self._places.items()
+            if any(place.table in self.members[prefix].stale for prefix in place.prefixes)
+        )
 
     @property
     def skipped(self) -> tuple[MissingRow, ...]:
         """The rows that a person had skipped, by tables' names here: readers lack them."""
-        names = {place: name for name, place in self._places.items()}
+        names = {(prefix, place.table): name for name, place in self._places.items() for prefix in place.prefixes}
         return tuple(
             replace(row, table=names[prefix, row.table])
             for prefix, part in self.members.items()
             for row in part.skipped
         )
+
+    def read_key(self, name: str) -> tuple[str, ...]:
+        """Return the columns that identify a table's rows; none of a keyless table."""
+        place = self._places[name]
+        key = self._reader.read_key(place.source, place.table)
+        return key if self._of_group else tuple(column for column in key if column != MEMBER)
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
@@ -95,28 +133,49 @@ class Tables(Mapping[str, DataFrame]):
         return self._frames[name]
 
     def _read(self, name: str) -> DataFrame:
-        prefix, table = self._places[name]
-        cut = self.members[prefix]
-        if table in cut.stopped:
-            raise SetupError(f"{name} was stopped by a refusal: `{reload_command(table)}` brings it back into cuts")
-        version = cut.versions[table]
-        if table in cut.backfilling:
+        place = self._places[name]
+        table, cut = place.table, self.members[place.prefixes[0]]
+        if stopped := self._find_stopped(place):
+            where = f" in {', '.join(stopped)}" if place.is_shared else ""
             raise SetupError(
-                f"the backfill of {name} is in progress as of cut {cut}, so some of its rows are missing. "
+                f"{name} was stopped by a refusal{where}: `{reload_command(table)}` brings it back into cuts"
+            )
+        if loading := self._find_loading(place):
+            where = f" in {', '.join(loading)}" if place.is_shared else ""
+            raise SetupError(
+                f"the backfill of {name} is in progress{where} as of cut {cut}, so some of its rows are missing. "
                 "`twofold status` shows how far it is. To read the rows that exist, read the table by its name"
             )
+        version = cut.versions[table]
         try:
-            return self._reader.read_table(prefix, table, version)
+            frame = self._reader.read_table(place.source, table, version)
         except SPARK_ERRORS as error:
             raise SetupError(
                 f"cannot read {name} as of cut {cut}, its version {version}: {first_line(error)}; "
                 f"{_describe_kept_cuts(self._reader)}"
             ) from error
+        if place.is_shared and not self._of_group:
+            return frame.where(f.col(MEMBER) == place.prefixes[0]).drop(MEMBER)
+        return frame
+
+    def _find_stopped(self, place: _Place) -> list[str]:
+        """Return the members in which a table waits for a reload."""
+        return [prefix for prefix in place.prefixes if place.table in self.members[prefix].stopped]
+
+    def _find_loading(self, place: _Place) -> list[str]:
+        """Return the members that have not all of their rows in a table yet.
+
+        A member that no cut shows yet may have rows in a sharded table.
+        """
+        if not place.is_shared:
+            return [prefix for prefix in place.prefixes if place.table in self.members[prefix].backfilling]
+        joining = {prefix for prefix, part in self._others.items() if place.table in part.versions}
+        loading = {prefix for prefix, part in self._parts.items() if place.table in part.backfilling}
+        return sorted(joining | loading)
 
     def __iter__(self) -> Iterator[str]:
-        for name, (prefix, table) in self._places.items():
-            cut = self.members[prefix]
-            if table not in cut.stopped and table not in cut.backfilling:
+        for name, place in self._places.items():
+            if not self._find_stopped(place) and not self._find_loading(place):
                 yield name
 
     def __len__(self) -> int:

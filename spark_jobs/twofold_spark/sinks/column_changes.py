@@ -69,6 +69,11 @@ def refuse_type(column: str, present: str, wanted: str, table: str) -> TableRefu
     )
 
 
+def unite_types(one: DataType, other: DataType) -> DataType | None:
+    """Return the type that holds the values of both; None if neither does."""
+    return one if _can_hold(one, other) else other if _can_hold(other, one) else None
+
+
 def _widens_to(old: DataType, new: DataType) -> bool:
     match old, new:
         case IntegerType(), LongType():

@@ -1,7 +1,7 @@
 """A mirror in Iceberg, in any catalog: the table of cuts, and what publishes a cut.
 
 The tables of one source are in the catalog of the cuts. Each member of a source group has a catalog
-of its own.
+of its own, and its sharded tables are in that of the cuts.
 
 A cut is decided once its rows are in the Iceberg branch `twofold` of `twofold.cuts`. It is
 published once `main` of its tables, and then of `twofold.cuts`, is where the cut says. A start
@@ -24,6 +24,7 @@ from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 from twofold_spark.sinks.table_place import TablePlace, refuse_other_cut
 from twofold_spark.sinks.write_mode import WriteMode
 
@@ -38,11 +39,12 @@ class IcebergPlace(TablePlace):
         catalog: str = CATALOG,
         *,
         of_group: bool = False,
+        sharding: Sharding = NO_SHARDING,
         format_version: int = FORMAT_VERSION,
         write_mode: WriteMode = "by-size",
         partitioning: Partitioning = NO_PARTITIONING,
     ) -> None:
-        super().__init__(of_group=of_group)
+        super().__init__(of_group=of_group, sharding=sharding)
         self._catalog = catalog
         self._format_version = format_version
         self._write_mode: WriteMode = write_mode
@@ -63,7 +65,7 @@ class IcebergPlace(TablePlace):
         super().open(spark, prefixes)
         cuts = self._load_cuts()
         if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, MERGES):
-            self._shown = _list_versions(self.last)
+            self._shown = self._list_versions(self.last)
         elif self.last is not None:
             self._show(self.last, cuts)  # a job was killed before it had
 
@@ -101,12 +103,12 @@ class IcebergPlace(TablePlace):
         head = iceberg_tables.current_snapshot(cuts, MERGES)
         assert head is not None, "the cut was written"
         moves, known = {CUTS: head}, {CUTS: cuts}
-        shown = _list_versions(cut)
-        for prefix in self._prefixes:
+        shown = self._list_versions(cut)
+        for prefix in (*self._prefixes, SHARED):
             before = self._shown.get(prefix, {})
             changed = {n: int(v) for n, v in shown.get(prefix, {}).items() if before.get(n) != v}
             loaded = self._sinks[prefix].loaded if prefix in self._sinks else {}
-            if not self.of_group:
+            if self._catalog_of(prefix) == self._catalog:
                 moves, known = {**changed, **moves}, {**loaded, **known}
             elif changed:
                 self._publisher(self._catalog_of(prefix)).publish(changed, loaded)
@@ -154,7 +156,23 @@ class IcebergPlace(TablePlace):
         return iceberg_tables.load_table(self._spark, self._name(CUTS))
 
     def _catalog_of(self, prefix: str) -> str:
-        return member_catalog(self._catalog, prefix) if self.of_group else self._catalog
+        return member_catalog(self._catalog, prefix) if self.of_group and prefix != SHARED else self._catalog
+
+    def _list_versions(self, cut: GlobalCut | None) -> Mapping[str, Mapping[str, str]]:
+        """List the versions that plain names may show with this cut, by prefix.
+
+        A sharded table stays as it is while one of its shards waits for a reload.
+        """
+        if cut is None:
+            return {}
+        stopped = {name for part in cut.members.values() for name in part.stopped_tables}
+        shared = {name: version for name, version in self.shared_versions(cut).items() if name not in stopped}
+        own = {
+            prefix: {name: version for name, version in part.versions.items() if not self.sharding.covers(name)}
+            for prefix, part, _ in cut.parts
+            if part.whole
+        }
+        return {**own, SHARED: shared}
 
     def _publisher(self, catalog: str) -> iceberg_branches.CutPublisher:
         if catalog not in self._publishers:
@@ -165,9 +183,3 @@ class IcebergPlace(TablePlace):
 def _read_number(cuts: Any) -> str | None:
     """Read the number of the last cut that was decided; None if its snapshot has expired."""
     return iceberg_tables.read_summary(cuts, iceberg_tables.SEQUENCE, branch=MERGES)
-
-
-def _list_versions(cut: GlobalCut | None) -> Mapping[str, Mapping[str, str]]:
-    """List the versions of all sources' tables that plain names may show with this cut."""
-    parts = {**cut.others, **cut.members} if cut is not None else {}
-    return {prefix: part.versions for prefix, part in parts.items() if part.whole}

@@ -11,7 +11,7 @@ import datetime as dt
 import threading
 import uuid
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -25,6 +25,7 @@ from twofold_spark.sinks import (
     iceberg_tables,
     iceberg_writers,
     merge_sql,
+    sharding,
 )
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
@@ -32,6 +33,7 @@ from twofold_spark.sinks.iceberg_filter import MergeFilter
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind
 from twofold_spark.sinks.interface import BatchPlan, MirrorTable, TableBatch
 from twofold_spark.sinks.partitioning import Partitioning
+from twofold_spark.sinks.sharding import SHARED
 from twofold_spark.sinks.table_place import TablePlace
 from twofold_spark.sinks.write_mode import MERGE_MODE, MergedTable, WriteMode, list_mode_properties
 
@@ -97,6 +99,8 @@ class IcebergSink:
     def read_applied(self, table: MirrorTable) -> int:
         loaded, name = self._load(str(table)), self._full_name(str(table))
         if loaded is not None:
+            if self._prefix == SHARED:
+                iceberg_writers.give_up_unpublished(self._spark, table, loaded, self._cut)
             iceberg_branches.follow_main(self._spark, name, loaded)
             iceberg_writers.give_up_broken(self._spark, table, loaded, self._cut)
             iceberg_writers.check_since_cut(table, name, loaded, self._cut)
@@ -167,6 +171,8 @@ class IcebergSink:
         if state.size.mode not in (None, mode):
             iceberg_tables.set_properties(spark, name, list_mode_properties(mode))
         self._set_summary(spark, sequence)
+        if self._prefix == SHARED:
+            batch = replace(batch, rows=self._add_columns_of_others(batch.rows, name))
         try:
             loaded = self._merge(table, batch, sequence)
         except CommitRepeated:
@@ -202,6 +208,7 @@ class IcebergSink:
                         unchanged=batch.unchanged,
                         among=among,
                         floats=merge_sql.find_floats(batch.rows.schema),
+                        emptied=batch.emptied,
                     )
                 )
         except Exception as error:
@@ -217,6 +224,17 @@ class IcebergSink:
         iceberg_writers.check_parent(spark, table, loaded, base=state.base, writer=self._writer, sequence=sequence)
         return loaded
 
+    def _add_columns_of_others(self, rows: DataFrame, name: str) -> DataFrame:
+        """Add the columns that only other members' rows have: Iceberg's writer wants all."""
+        present = rows.sparkSession.table(iceberg_tables.name_branch(name, MERGES)).schema
+        missing = {field.name: field.dataType for field in present if field.name not in rows.columns}
+        return rows.withColumns({column: f.lit(None).cast(kind) for column, kind in missing.items()})
+
+    def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
+        current = self.read_current(table)
+        assert current is not None, "it was merged"
+        return sharding.find_repeated(current, table.key, None if everywhere else batch.rows)
+
     def quarantine(self, records: DataFrame) -> None:
         iceberg_tables.quarantine(records, self._catalog, self._format_version)
 
@@ -225,7 +243,8 @@ class IcebergSink:
         return str(version) if version is not None else None
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
-        own = self._place.read_cuts(self._spark).where(f.col("prefix") == self._prefix)
+        cuts = self._place.read_cuts(self._spark)
+        own = cuts.where(f.col("prefix") == self._prefix) if self._prefix != SHARED else cuts
         named = own.select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
         wanted: dict[str, set[int]] = {table: set() for table in tables}
         for row in named.where(f.col("name").isin(*tables)).collect():

@@ -12,10 +12,11 @@ from pyspark.sql.types import StructType
 
 from twofold_spark.java_classes import java_class
 from twofold_spark.session import CATALOG, member_catalog
-from twofold_spark.sinks import column_changes, cut_rows, iceberg_schema
+from twofold_spark.sinks import column_changes, cut_rows, iceberg_schema, sharding
 from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, OF_GROUP, CutLimit, GlobalCut
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 from twofold_spark.sinks.partitioning import Transform
+from twofold_spark.sinks.sharding import Sharding
 from twofold_spark.sources.decoding import RECORD_PLACE
 
 SEQUENCE = "twofold.sequence"
@@ -69,6 +70,10 @@ class IcebergReader:
         cuts = load_table(self._spark, full_name(self._catalog, CUTS))
         return bool(cuts.properties().get(OF_GROUP) == str(True))
 
+    def read_sharding(self) -> Sharding:
+        cuts = load_table(self._spark, full_name(self._catalog, CUTS))
+        return Sharding.parse(cuts.properties().get(sharding.PROPERTY) or "")
+
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
         return self._spark.sql(f"SELECT * FROM {self._name(prefix, name)} VERSION AS OF {int(version)}")
 
@@ -76,7 +81,8 @@ class IcebergReader:
         return read_key(load_table(self._spark, self._name(prefix, name)))
 
     def _name(self, prefix: str, table: str) -> str:
-        catalog = member_catalog(self._catalog, prefix) if self.is_of_group() else self._catalog
+        of_member = prefix != sharding.SHARED and self.is_of_group()
+        catalog = member_catalog(self._catalog, prefix) if of_member else self._catalog
         return full_name(catalog, table)
 
 

@@ -51,6 +51,25 @@ def give_up_broken(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cu
         give_up(spark, loaded, broken, MERGES)
 
 
+def give_up_unpublished(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cut | None) -> None:
+    """Give up what no cut has of a sharded table: only cuts say how far each member's rows are.
+
+    Where the last cut does not name the table, `main` has what an earlier one had.
+    """
+    version = cut.versions.get(str(table)) if cut is not None else None
+    shown = version or str(iceberg_tables.current_snapshot(loaded))
+    behind = list_behind(loaded, MERGES, version=shown, sequence=0)
+    base = behind[-1].parentId() if behind else iceberg_tables.current_snapshot(loaded, MERGES)
+    if version is not None and version != str(base):
+        raise Refused(
+            f"the version {version} of {table}, which the last cut names, is not in its Iceberg branch {MERGES}",
+            at_stake="the rows of the last cut: the next merge would lie on other ones",
+            repair="end the other job that writes to this place, and start over in a new place (--warehouse)",
+        )
+    merges = [place for place, each in enumerate(behind) if each.summary().get(iceberg_tables.SEQUENCE) is not None]
+    give_up(spark, loaded, behind[: merges[-1] + 1] if merges else [], MERGES)
+
+
 def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut | None) -> None:
     """Refuse a table on which two jobs worked since the last cut.
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_spark.sinks.cuts import NO_LIMIT, CutLimit, GlobalCut
+from twofold_spark.sinks.sharding import Sharding
 
 _FEW_ROWS = 10_000
 SMALL_TABLE_ROWS = 200_000
@@ -60,6 +61,8 @@ class TableBatch:
     """They come after a truncate."""
     unchanged: tuple[str, ...]
     """The columns whose value some row lacks; the table keeps its own value then."""
+    emptied: tuple[str, ...] = ()
+    """Of a sharded table: the members whose rows come after a truncate of their shard."""
 
 
 class Sink(Protocol):
@@ -89,6 +92,12 @@ class Sink(Protocol):
     def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
         """Apply a batch in one commit, which also records `sequence`."""
 
+    def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
+        """Return a key of a sharded table that several members have behind this batch, with them.
+
+        It is looked for among the batch's keys, or everywhere.
+        """
+
     def quarantine(self, records: DataFrame) -> None:
         """Keep records that cannot be decoded, each once."""
 
@@ -110,8 +119,14 @@ class Reader(Protocol):
     def is_of_group(self) -> bool:
         """Whether it is a source group's mirror; once a cut is published."""
 
+    def read_sharding(self) -> Sharding:
+        """Return which tables are sharded; once a cut is published."""
+
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
-        """Read a table (`schema.name`) as of a version that a cut names."""
+        """Read a table (`schema.name`) as of a version that a cut names.
+
+        The prefix of a sharded table is `SHARED`.
+        """
 
     def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
         """Return the columns that identify a table's rows; none of a keyless table."""

@@ -1,8 +1,8 @@
 """A mirror in PostgreSQL: all tables of all sources and the rows of their cut change in one
 transaction. So one snapshot is at a cut, whatever tables are read in it.
 
-The tables of one source keep their schemas' names; a member of a source group has schemas of its
-own.
+The tables of one source keep their schemas' names, and so do the sharded tables of a source group,
+whose members have schemas of their own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import Names
 from twofold_spark.sinks.mirror_database import MirrorDatabase
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 
 _CUTS = """
 CREATE SCHEMA IF NOT EXISTS twofold;
@@ -43,15 +44,21 @@ CREATE TABLE IF NOT EXISTS {schema}.mirrored (
 """
 
 
+_HAS_SHARD = "INSERT INTO {} VALUES ({}, {}, ARRAY[]::text[]) ON CONFLICT (name) DO NOTHING"
+"""A member has rows in a sharded table."""
+
+
 class JdbcPlace(Place):
     """The database, by one connection that the sinks share."""
 
     word = "database"
 
-    def __init__(self, url: str, *, of_group: bool = False) -> None:
-        super().__init__(of_group=of_group)
+    def __init__(self, url: str, *, of_group: bool = False, sharding: Sharding = NO_SHARDING) -> None:
+        super().__init__(of_group=of_group, sharding=sharding)
         self._database = MirrorDatabase(url)
         self._sinks: dict[str, JdbcSink] = {}
+        self._listed: set[tuple[str, str]] = set()
+        """Members and the sharded tables that have rows of theirs, as the database knows."""
 
     def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
         for prefix in prefixes:
@@ -63,9 +70,11 @@ class JdbcPlace(Place):
                 self.check_sources(known, prefixes, of_group=of_group)
             run(_CUTS)
             run(_WAITS if self.of_group else "DROP TABLE IF EXISTS twofold.global_waits")
-            for prefix in prefixes:
+            for prefix in (*prefixes, SHARED) if self.sharding.patterns else prefixes:
                 run(_MIRRORED.format(schema=quote_identifier(self._names(prefix).schema("twofold"))))
             self.last = jdbc_tables.read_cut(run)
+            self.sharding.check_unchanged(jdbc_tables.read_sharding(run), self.last)
+            jdbc_tables.write_sharding(run, self.sharding)
 
     def make_sink(self, spark: SparkSession, prefix: str) -> JdbcSink:
         made = JdbcSink(spark, prefix, self, self._database, self._names(prefix))
@@ -76,9 +85,13 @@ class JdbcPlace(Place):
         with self._database.transaction() as run:
             for sink in self._sinks.values():
                 sink.merge_staged(run)
+            shards = {(p, name) for p, part, _ in cut.parts for name in part.versions if self.sharding.covers(name)}
+            for prefix, name in shards - self._listed:
+                run(_HAS_SHARD.format(self._names(prefix).own("mirrored"), *map(quote_literal, (name, prefix))))
             rows = (_cut_row(cut.number, prefix, part, joined=joined) for prefix, part, joined in cut.parts)
             run(f"INSERT INTO twofold.cuts {' UNION ALL '.join(rows)}")
         self.last = cut
+        self._listed |= shards
         for sink in self._sinks.values():
             sink.forget_staged()
 

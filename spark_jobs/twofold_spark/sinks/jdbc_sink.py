@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.row_columns import OP
+from twofold_spark.row_columns import MEMBER, OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.jdbc_tables import Names
@@ -50,7 +50,7 @@ class JdbcSink:
         self._url = database.url
         self._names = names
         self._lock = threading.Lock()
-        self._staged: dict[MirrorTable, tuple[bool, tuple[str, ...]]] = {}
+        self._staged: dict[MirrorTable, TableBatch] = {}
         self._known_tables: set[MirrorTable] = set()
 
     def read_applied(self, table: MirrorTable) -> int:
@@ -86,7 +86,19 @@ class JdbcSink:
         with own_transaction(self._spark, self._url) as run:
             self._check_staged(run, table, replace=batch.replace)
         with self._lock:
-            self._staged[table] = batch.replace, batch.unchanged
+            self._staged[table] = batch
+
+    def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
+        with own_transaction(self._spark, self._url) as run:
+            exists = _exists(run, self._names.table(table))
+            into = self._names.table(table) if exists else None
+            query = merge_sql.repeated_query(
+                into, self._names.stage(table), table.key, emptied=batch.emptied, everywhere=everywhere
+            )
+            repeated = run(query)
+        if repeated is not None:
+            self._staged.pop(table, None)
+        return repeated
 
     def quarantine(self, records: DataFrame) -> None:
         name = self._names.own("quarantine")
@@ -101,9 +113,9 @@ class JdbcSink:
 
     def merge_staged(self, run: Run) -> None:
         """Merge what is staged, in the transaction of the cut."""
-        for table, (replace, unchanged) in self._staged.items():
+        for table, batch in self._staged.items():
             try:
-                self._merge_staged(run, table, replace=replace, unchanged=unchanged)
+                self._merge_staged(run, table, batch)
             except StatementRejected as error:
                 self._refuse_table(table, error)
 
@@ -145,24 +157,26 @@ class JdbcSink:
             if run(query) is not None:
                 raise merge_sql.refuse_missing_copies(table)
 
-    def _merge_staged(self, run: Run, table: MirrorTable, *, replace: bool, unchanged: tuple[str, ...]) -> None:
+    def _merge_staged(self, run: Run, table: MirrorTable, batch: TableBatch) -> None:
         name, stage = self._names.table(table), self._names.stage(table)
         wanted = jdbc_tables.read_staged_columns(run, self._names, table)
         self._create_or_alter(run, table, wanted)
         columns = ", ".join(map(quote_identifier, wanted))
-        if replace:
+        if batch.replace:
             # Not TRUNCATE: readers whose snapshot is older would find the table empty.
             run(f"DELETE FROM {name}")
             jdbc_tables.change_key(run, self._names, table)
             run(f"INSERT INTO {name} ({columns}) SELECT {columns} FROM {stage} WHERE {OP} <> 'd'")
         else:
+            if batch.emptied:
+                run(f"DELETE FROM {name} WHERE {MEMBER} IN ({', '.join(map(quote_literal, batch.emptied))})")
             run(f"ANALYZE {stage}")
             statement = merge_sql.merge_statement(
                 name,
                 stage,
                 table.key,
                 list(wanted),
-                unchanged=unchanged,
+                unchanged=batch.unchanged,
                 floats=jdbc_tables.find_floats(wanted),
                 dialect=merge_sql.POSTGRES,
             )

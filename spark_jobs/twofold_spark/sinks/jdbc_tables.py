@@ -21,6 +21,7 @@ from twofold_spark.sinks.cut_rows import combine_rows
 from twofold_spark.sinks.cuts import NO_LIMIT, CutLimit, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.mirror_database import Run, configure_jdbc, own_transaction
+from twofold_spark.sinks.sharding import PROPERTY, Sharding
 
 _COLUMNS = """
 SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER BY attnum), '{{}}')
@@ -29,6 +30,7 @@ SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER 
 _WIDER = {("integer", "bigint"), ("real", "double precision")}
 _FLOATS = {"real", "double precision"}
 _NAME_BYTES = 63
+_SHARDED = f"{PROPERTY}="
 NOW = "now"
 """The only version: PostgreSQL keeps no older ones."""
 
@@ -86,6 +88,10 @@ class JdbcReader:
         with own_transaction(self._spark, self._url) as run:
             return read_sources(run)[1]
 
+    def read_sharding(self) -> Sharding:
+        with own_transaction(self._spark, self._url) as run:
+            return read_sharding(run)
+
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
         assert version == NOW
         schema, _, table = name.partition(".")
@@ -113,6 +119,17 @@ def read_sources(run: Run) -> tuple[list[str], bool]:
         "SELECT json_agg(DISTINCT prefix) FROM twofold.cuts WHERE number = (SELECT max(number) FROM twofold.cuts)"
     )
     return json.loads(known or "[]"), of_group
+
+
+def read_sharding(run: Run) -> Sharding:
+    """Return which tables are sharded: the comment of the table of cuts has it."""
+    comment = run("SELECT obj_description(to_regclass('twofold.cuts'), 'pg_class')") or ""
+    return Sharding.parse(comment.removeprefix(_SHARDED) if comment.startswith(_SHARDED) else "")
+
+
+def write_sharding(run: Run, sharding: Sharding) -> None:
+    if sharding != read_sharding(run):
+        run(f"COMMENT ON TABLE twofold.cuts IS {quote_literal(f'{_SHARDED}{sharding}')}")
 
 
 def read_cut(run: Run) -> GlobalCut | None:

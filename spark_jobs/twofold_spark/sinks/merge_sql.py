@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import TableRefused
-from twofold_spark.row_columns import COPIES, OP, UNCHANGED
+from twofold_spark.row_columns import COPIES, MEMBER, OP, UNCHANGED
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sources.topic_names import reload_command
 
@@ -52,6 +52,10 @@ def escape_literal(value: str) -> str:
     return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
 
 
+def _quote_for_spark(value: str) -> str:
+    return f"'{escape_literal(value)}'"
+
+
 SPARK = Dialect(
     quote=lambda name: "`" + name.replace("`", "``") + "`",
     unchanged=lambda column: f"array_contains(s.{UNCHANGED}, '{escape_literal(column)}')",
@@ -75,23 +79,28 @@ def merge_statement(
     unchanged: Collection[str],
     among: str = "true",
     floats: Floats = NO_FLOATS,
+    emptied: Collection[str] = (),
     dialect: Dialect = SPARK,
 ) -> str:
     """Build the statement. `into` and `source` are written as they are.
 
     So is `among`, the condition of the table's rows that the batch may mean. `floats` are columns
-    whose values may be equal and not identical. They count where a row is its own key.
+    whose values may be equal and not identical. They count where a row is its own key. The former
+    rows of the members in `emptied` go; PostgreSQL has deleted them before.
     """
     quote = dialect.quote
+    of_emptied = f"t.{MEMBER} IN ({', '.join(map(_quote_for_spark, emptied))})"
+    gone = f" WHEN NOT MATCHED BY SOURCE AND {of_emptied} THEN DELETE" if emptied else ""
     names = ", ".join(map(quote, columns))
     if not key:
         values = (dialect.copies(f"s.{COPIES}") if c == COPIES else f"s.{quote(c)}" for c in columns)
-        both = f"t.{COPIES} + s.{COPIES}"
+        had = f"CASE WHEN {of_emptied} THEN 0 ELSE t.{COPIES} END" if emptied else f"t.{COPIES}"
+        both = f"{had} + s.{COPIES}"
         return (
             f"MERGE INTO {into} t USING {source} s ON {_same_row(columns, columns, floats, dialect)} "
             f"WHEN MATCHED AND {both} = 0 THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {COPIES} = {dialect.copies(both)} "
-            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({', '.join(values)})"
+            f"WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({', '.join(values)})" + gone
         )
     values = (f"s.{quote(c)}" for c in columns)
     same = " AND ".join([*(f"t.{quote(k)} = s.{quote(k)}" for k in key), *([among] if among != "true" else [])])
@@ -106,7 +115,7 @@ def merge_statement(
         f"MERGE INTO {into} t USING {source} s ON {same} "
         f"WHEN MATCHED AND s.{OP} = 'd' THEN DELETE "
         f"WHEN MATCHED THEN UPDATE SET {sets} "
-        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({', '.join(values)})"
+        f"WHEN NOT MATCHED AND s.{OP} <> 'd' THEN INSERT ({names}) VALUES ({', '.join(values)})" + gone
     )
 
 
@@ -132,6 +141,32 @@ def missing_copies_query(
     return f"{removed} AND NOT EXISTS (SELECT FROM {into} t WHERE {enough}) LIMIT 1"
 
 
+def repeated_query(
+    into: str | None, source: str, key: Sequence[str], *, emptied: Collection[str], everywhere: bool
+) -> str:
+    """Build PostgreSQL's query for a key that several members have once the rows are merged.
+
+    It looks among the keys of the rows, or everywhere. `into`: the table, if it exists.
+    """
+    own = [quote_identifier(name) for name in key if name != MEMBER]
+    names = ", ".join((*own, MEMBER))
+    put = f"SELECT {names} FROM {source} s WHERE {OP} <> 'd'"
+    after = put
+    if into is not None:
+        same = " AND ".join(f"s.{name} = t.{name}" for name in own)
+        gone = "".join(f" AND t.{MEMBER} <> {quote_literal(member)}" for member in emptied)
+        among = "" if everywhere else f" AND EXISTS ({put} AND {same})"
+        after = (
+            f"SELECT {names} FROM {into} t WHERE NOT EXISTS (SELECT FROM {source} s WHERE {same} "
+            f"AND s.{MEMBER} = t.{MEMBER}){gone}{among} UNION ALL {put}"
+        )
+    listed = ", ".join(own)
+    return (
+        f"SELECT concat('(', concat_ws(', ', {listed}), ') in ', string_agg({MEMBER}, ' and ' ORDER BY {MEMBER})) "
+        f"FROM ({after}) a GROUP BY {listed} HAVING count(*) > 1 LIMIT 1"
+    )
+
+
 def is_missing_copies(error: Exception) -> bool:
     """Whether a statement failed because it would leave a negative number of copies."""
     return f"[USER_RAISED_EXCEPTION] {_MISSING_COPIES}" in str(error)
@@ -149,6 +184,8 @@ def refuse_missing_copies(table: MirrorTable) -> TableRefused:
 
 def check_key(table: MirrorTable, present: tuple[str, ...], *, replace: bool) -> None:
     """Refuse rows with another key than the table's; a key changes with a reload, and only then."""
+    if present != table.key and MEMBER in (*present, *table.key):
+        raise refuse_key(table, present)
     if present != table.key and not replace:
         was, now = (", ".join(key) or "none" for key in (present, table.key))
         raise TableRefused(
@@ -156,6 +193,17 @@ def check_key(table: MirrorTable, present: tuple[str, ...], *, replace: bool) ->
             at_stake="rows that would stay beside the rows that replace them",
             repair=f"`{reload_command(table)}`",
         )
+
+
+def refuse_key(table: MirrorTable, other: tuple[str, ...]) -> TableRefused:
+    """Make the refusal of a shard with another key than its sharded table."""
+    own, others = (", ".join(name for name in key if name != MEMBER) or "none" for key in (table.key, other))
+    return TableRefused(
+        f"the key of the sharded table {table} is ({own}) in one place and ({others}) in another",
+        at_stake="rows that would stay beside the rows that replace them",
+        repair="give the table one key in all shards, drop the mirror's table, start the mirror again, "
+        f"and in each shard `{reload_command(table)}`",
+    )
 
 
 def find_floats(rows: StructType) -> Floats:

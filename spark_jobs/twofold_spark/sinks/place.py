@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import ClassVar
 
 from pyspark.sql import SparkSession
 
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
-from twofold_spark.sinks.cuts import Cut, GlobalCut
+from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
 from twofold_spark.sinks.interface import Sink
+from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 
 
 class Place(ABC):
@@ -21,8 +23,9 @@ class Place(ABC):
     word: ClassVar[str]
     """What it is, for refusals."""
 
-    def __init__(self, *, of_group: bool) -> None:
+    def __init__(self, *, of_group: bool, sharding: Sharding = NO_SHARDING) -> None:
         self.of_group = of_group
+        self.sharding = sharding
         self.last: GlobalCut | None = None
         """The last one that is published."""
 
@@ -35,7 +38,11 @@ class Place(ABC):
 
     @abstractmethod
     def make_sink(self, spark: SparkSession, prefix: str) -> Sink:
-        """Make what writes one source's tables; the place is open."""
+        """Make what writes one source's tables, or the sharded ones (`SHARED`); the place is open.
+
+        The number of a sharded table's merge is that of the global cut. What no cut has of such a
+        table is given up when it is read next: only cuts say how far each member's rows are.
+        """
 
     @abstractmethod
     def publish(self, cut: GlobalCut) -> None:
@@ -64,8 +71,17 @@ class Place(ABC):
         return self.last.number + 1 if self.last is not None else 1
 
     def find_part(self, prefix: str) -> Cut | None:
-        """Return how far the tables of a source are by the last cut."""
-        return self.last.find_part(prefix) if self.last is not None else None
+        """Return how far the tables of a source, or the sharded ones, are by the last cut."""
+        if self.last is None or prefix != SHARED:
+            return self.last.find_part(prefix) if self.last is not None else None
+        return replace(
+            NO_CUT, sequence=self.last.number, whole=self.last.whole, versions=self.shared_versions(self.last)
+        )
+
+    def shared_versions(self, cut: GlobalCut) -> dict[str, str]:
+        """Return the versions of a cut's sharded tables; each member that has rows names them."""
+        named = (item for _, part, _ in cut.parts for item in part.versions.items())
+        return {name: version for name, version in named if self.sharding.covers(name)}
 
     def check_sources(self, known: Collection[str], prefixes: Collection[str], *, of_group: bool) -> None:
         """Refuse a place with the mirror of other sources, or with tables in other places."""

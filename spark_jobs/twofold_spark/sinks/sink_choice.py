@@ -18,6 +18,7 @@ from twofold_spark.sinks.jdbc_place import JdbcPlace
 from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.write_mode import WriteMode
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
@@ -43,6 +44,7 @@ class SinkChoice:
         self,
         *,
         of_group: bool,
+        sharding: Sharding = NO_SHARDING,
         catalog: str,
         format_version: int = FORMAT_VERSION,
         write_mode: WriteMode = "by-size",
@@ -50,12 +52,13 @@ class SinkChoice:
         """Make what has the sinks of a mirror and its cuts."""
         match self.name:
             case "delta":
-                return DeltaPlace(self._folder, of_group=of_group)
+                return DeltaPlace(self._folder, of_group=of_group, sharding=sharding)
             case "jdbc":
-                return JdbcPlace(build_jdbc_url(self.address), of_group=of_group)
+                return JdbcPlace(build_jdbc_url(self.address), of_group=of_group, sharding=sharding)
         return IcebergPlace(
             catalog,
             of_group=of_group,
+            sharding=sharding,
             format_version=format_version,
             write_mode=write_mode,
             partitioning=self.partitioning,

@@ -10,8 +10,10 @@ loaded again.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from twofold_spark.errors import TableRefused, explain_full_disk
+from twofold_spark.errors import SPARK_ERRORS, TableRefused, describe_causes, explain_full_disk
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sources.topic_names import reload_command
 
@@ -50,6 +52,18 @@ _OF_ALL = re.compile(
     r"|CommitFailedException|org\.apache\.kafka\.common\.errors|iceberg\.exceptions\.(?:REST|Service)|ConcurrentModification"
     r"|PSQLException: FATAL|An I/O error occurred|The connection attempt failed|This connection has been closed|terminating connection"
 )
+
+
+@contextmanager
+def refusing_errors(table: MirrorTable) -> Iterator[None]:
+    """Turn an error of Spark that concerns this table alone into the table's refusal."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        refused = refuse_for_error(table, describe_causes(error))
+        if refused is None:
+            raise
+        raise refused from error
 
 
 def refuse_for_error(table: MirrorTable, text: str) -> TableRefused | None:

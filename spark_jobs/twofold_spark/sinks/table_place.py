@@ -15,10 +15,11 @@ from pyspark.sql import functions as f
 
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
-from twofold_spark.sinks import cut_rows
+from twofold_spark.sinks import cut_rows, sharding
 from twofold_spark.sinks.cuts import CUTS, OF_GROUP, SOURCES, GlobalCut
 from twofold_spark.sinks.merge_sql import escape_literal
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import Sharding
 
 WAITS = "twofold.global_waits"
 _WAITS_VIEW = "_twofold_waits"
@@ -72,8 +73,10 @@ class TablePlace(Place):
         self.last = self._read_last()
         known = [*self.last.members, *self.last.others] if self.last is not None else present.split(",")
         self.check_sources(known, prefixes, of_group=of_group)
-        if present != sources:
-            self._spark.sql(f"ALTER TABLE {self._name(CUTS)} SET TBLPROPERTIES ('{SOURCES}' = {_text(sources)})")
+        self.sharding.check_unchanged(Sharding.parse(self._read_property(CUTS, sharding.PROPERTY)), self.last)
+        for key, value in ((SOURCES, sources), (sharding.PROPERTY, str(self.sharding))):
+            if self._read_property(CUTS, key) != value:
+                self._spark.sql(f"ALTER TABLE {self._name(CUTS)} SET TBLPROPERTIES ('{key}' = {_text(value)})")
         if self.of_group and not self._exists(WAITS):
             self._create(WAITS, _WAIT_COLUMNS, {})
         elif self.of_group and not self._spark.table(self._name(WAITS)).isEmpty():

@@ -65,6 +65,7 @@ class ComparedTable:
         if published is not None:
             self._from += published.where
         self.unpublished = [c.name for c in columns if published is not None and c.name not in published.columns]
+        self._mirror_key = read_source(reader, prefix).read_key(table)
         types = {field.name: field.dataType for field in self._read_mirror().schema}
         by_name = {postgres_name(escaped): escaped for escaped in types}
         pairs = [
@@ -73,7 +74,7 @@ class ComparedTable:
             if c.name not in {*left_out, *self.unpublished}
         ]
         self._pairs = pairs
-        self.key = _identifying_columns(reader.read_key(prefix, table), pairs)
+        self.key = _identifying_columns(self._mirror_key, pairs)
         self.buckets = choose_bucket_count(int(source.read_value(f"SELECT count(*) FROM {self._from}")))
 
     def count_inexpressible(self) -> dict[str, int]:
@@ -136,7 +137,7 @@ class ComparedTable:
 
     def _read_mirror(self) -> DataFrame:
         mirror = read_source(self._reader, self._prefix)[self._table]
-        if COPIES not in mirror.columns or self._reader.read_key(self._prefix, self._table):
+        if COPIES not in mirror.columns or self._mirror_key:
             return mirror
         return mirror.withColumn(COPIES, f.explode(f.sequence(f.lit(1), f.col(COPIES)))).drop(COPIES)
 

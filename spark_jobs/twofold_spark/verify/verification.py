@@ -102,7 +102,7 @@ class Verification:
         cut = self._tables.cut
         stopped = [to_postgres_names(table) for table in cut.stopped_tables]
         loading = [to_postgres_names(table) for table in cut.backfilling]
-        known = {*stopped, *map(to_postgres_names, cut.versions)}
+        known = {*stopped, *loading, *map(to_postgres_names, cut.versions)}
         absent = []
         for schema, name in stopped:
             command = reload_command(schema, name)

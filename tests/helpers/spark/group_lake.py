@@ -29,6 +29,7 @@ from twofold_spark.session import member_catalog
 from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.cuts import NO_CUT, NO_LIMIT, GlobalCut
 from twofold_spark.sinks.interface import Reader
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -53,6 +54,7 @@ class GroupLake:
     applied: list[AppliedBatch] = field(default_factory=list)
     kept: dict[str, Any] = field(default_factory=dict)
     """How often the tables are maintained, how long cuts are kept, how many rows a batch has."""
+    sharding: Sharding = NO_SHARDING
 
     def __post_init__(self) -> None:
         catalogs = {self.catalog: self.folder / "group"}
@@ -64,13 +66,13 @@ class GroupLake:
 
     def with_members(self, members: Mapping[str, Installation]) -> GroupLake:
         """The same warehouse, for other members."""
-        return GroupLake(self.spark, self.folder, members, self.name, self.catalog, self.choice)
+        return GroupLake(self.spark, self.folder, members, self.name, self.catalog, self.choice, sharding=self.sharding)
 
     def mirror(self, **settings: Any) -> Mirror:
         here = next(iter(self.members.values()))
         kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
 
-        place = self.choice.make_place(of_group=True, catalog=self.catalog)
+        place = self.choice.make_place(of_group=True, sharding=self.sharding, catalog=self.catalog)
         return Mirror(
             self.spark,
             kafka,

@@ -87,6 +87,29 @@ def test_the_story_of_two_banks_never_shows_half_a_transfer(mark: str) -> None:
     wait_until("every process of the demo to end", lambda: not marked(mark), 20)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_story_of_two_shards_has_each_account_once(mark: str) -> None:
+    done = subprocess.run(
+        [*DEMO, "--shards", "2"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, MARK: mark},
+        timeout=580,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "account 1 is in east and in west" in done.stdout
+    assert re.findall(r"the one table: (east .*?= \d+)", done.stdout) == [
+        "east 3000 + west 3000 = 6000",
+        "east 2000 + west 4000 = 6000",
+        "east 2000 + west 4000 = 6000",
+        "east 3000 + west 3000 = 6000",
+    ]
+    assert done.stdout.rstrip().endswith("Every global cut had every account once.")
+    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+
+
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_interrupted_it_leaves_no_process_behind(mark: str, ending: signal.Signals, tmp_path: Path) -> None:

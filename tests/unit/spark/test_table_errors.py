@@ -14,6 +14,7 @@ from twofold_spark.mirror.source_mirror import Batch, MirrorSettings
 from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import NO_SHARDING
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources.commit_records import CommitRecord
 
@@ -74,7 +75,7 @@ def test_a_frame_of_the_stack_is_no_cause() -> None:
 class _OneTransaction:
     """A sink and a place whose one transaction has all tables, and rejects one of them."""
 
-    last, next_number = None, 1
+    last, next_number, sharding = None, 1, NO_SHARDING
 
     def __init__(self) -> None:
         self.published: list[Cut] = []

@@ -1,0 +1,303 @@
+"""The sharded tables of a source group: one merge of each for a cut, of what all members changed.
+
+Each member's batch folds its own rows, and leaves them here. When all members are at their parts of
+the cut, the rows of a table are united, with the member as a column, and merged at once. A row that
+moved between two shards is deleted and inserted by that merge, in whatever order the two came.
+
+What a member's rows are in such a table only the cuts say. So its merges have the number of the
+global cut, and the sink gives up what no cut has.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import StringType, StructField, StructType
+
+from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.mirror.batching import MaintenanceQueue, MaintenanceSchedule
+from twofold_spark.mirror.folded_rows import FoldedRows
+from twofold_spark.row_columns import MEMBER, OP, UNCHANGED
+from twofold_spark.session import fork_session
+from twofold_spark.sinks.column_changes import unite_types
+from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
+from twofold_spark.sinks.merge_sql import refuse_key
+from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import SHARED
+from twofold_spark.sinks.table_errors import refusing_errors
+from twofold_spark.sources.topic_names import reload_command
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one member changes in a sharded table; the folded rows are cached until it is merged."""
+
+    prefix: str
+    table: MirrorTable
+    """The sharded one."""
+    folded: FoldedRows
+    caches: ExitStack
+
+
+class ShardedTables:
+    """The tables that the members share. Members add to them side by side."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        tables_at_once: int,
+        maintain_every: int,
+        maintain_at_once: bool,
+        keep_cuts: dt.timedelta,
+        unique_keys: bool,
+    ) -> None:
+        """With `unique_keys` a key that two members have is refused."""
+        self._place = place
+        self._unique_keys = unique_keys
+        self._checked: set[str] = set()
+        """Tables in which no two members had a key at the last merge."""
+        self._spark: SparkSession | None = None
+        self._sink: Sink | None = None
+        self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="sharded")
+        self._lock = threading.RLock()
+        self._applied: dict[str, int] = {}
+        """The tables that were read since the last cut."""
+        self._shards: dict[str, list[Shard]] = defaultdict(list)
+        self.versions: dict[str, str] = {}
+        """By table (`schema.name`), as of the last merge."""
+        self._published: dict[str, str] = {}
+        """The same, as of the last cut."""
+        self._schedule = MaintenanceSchedule(maintain_every)
+        self._due_tables = MaintenanceQueue(at_once=maintain_at_once)
+        self._changed: set[str] = set()
+        self._keep_cuts = keep_cuts
+
+    def covers(self, table: str) -> bool:
+        return self._place.sharding.covers(table)
+
+    def begin(self, spark: SparkSession) -> list[str]:
+        """Take over what an earlier process published; return the tables that are not there."""
+        if not self._place.sharding.patterns:
+            return []
+        self._spark = fork_session(spark)
+        self._sink = self._place.make_sink(self._spark, SHARED)
+        part = self._place.find_part(SHARED)
+        self.versions = dict(part.versions) if part is not None else {}
+        names = {name: name.partition(".") for name in self.versions}
+        gone = [
+            name for name, (schema, _, table) in names.items() if not self._read(MirrorTable("", schema, table, ()))
+        ]
+        for name in gone:
+            del self.versions[name]
+        self._published = dict(self.versions)
+        self._applied.clear()
+        return gone
+
+    def has(self, table: MirrorTable) -> bool:
+        """Whether there is the table that a member's table is a shard of."""
+        applied = self._read(_share(table))
+        if not applied and str(table) in self.versions:
+            raise Refused(
+                f"the sharded table {table} was dropped while the mirror ran",
+                at_stake="the rows of all shards: the batch has only those that changed",
+                repair=f"start the mirror again with --on-table-error go-on, then in each shard `{reload_command(table)}`",
+            )
+        return bool(applied)
+
+    def read_shard(self, prefix: str, table: MirrorTable, columns: StructType, locks: ExitStack) -> DataFrame | None:
+        """Read a member's rows, with these columns. Nobody changes the columns until `locks` is
+        closed.
+        """
+        assert self._sink is not None, "begin comes first"
+        locks.enter_context(self._lock)
+        if not self.has(table):
+            return None
+        shared = _share(table)
+        self._sink.prepare(shared, _add_member(columns))
+        current = self._sink.read_current(shared)
+        return current.where(f.col(MEMBER) == prefix).drop(MEMBER) if current is not None else None
+
+    def add(self, prefix: str, table: MirrorTable, folded: FoldedRows, caches: ExitStack) -> None:
+        """Leave what one member changes in its shard; `caches` are closed behind the merge."""
+        self.has(table)
+        shared = _share(table)
+        if MEMBER in (name.lower() for name in folded.columns.names):
+            raise TableRefused(
+                f"{table} has a column {MEMBER}, and the mirror adds one of that name to a sharded table",
+                at_stake="the values of one of the two",
+                repair=f"rename the column in the source, or leave {table} out of --sharded",
+            )
+        with self._lock:
+            self._shards[str(table)].append(Shard(prefix, shared, folded, caches))
+
+    def merge(self, number: int, loading: Collection[str] = ()) -> list[TableRefused]:
+        """Merge what the members have left, for the global cut of this number.
+
+        Return the refusals of tables, of whose rows no cut has any. `loading`: the tables that lack
+        rows of some member, in which a row may be twice.
+        """
+        self._checked -= {*loading}
+        if self._sink is None or not self._shards:
+            return []
+        sink = self._sink
+        tables = [each[0].table for each in self._shards.values()]
+        rows = sum(shard.folded.changes for each in self._shards.values() for shard in each)
+        sink.plan_batch(tables, rows)
+        jobs = [
+            self._pool.submit(self._merge_table, sink, each, number, is_loading=name in loading)
+            for name, each in self._shards.items()
+        ]
+        refusals = [refused for job in jobs if (refused := job.result()) is not None]
+        for refused in refusals:
+            # What was merged goes before the cut has its number, and after all merges: they write
+            # with the settings of one session.
+            with self._lock:
+                del self._applied[refused.table]
+            self._read(self._shards[refused.table][0].table)
+        return refusals
+
+    def find_members(self, table: str) -> list[str]:
+        """Return the members that changed a table since the last cut."""
+        return [each.prefix for each in self._shards.get(table, ())]
+
+    def take_back(self, table: str) -> None:
+        """Forget the merge of a table that was refused when the cut was published."""
+        self.versions.pop(table, None)
+        if table in self._published:
+            self.versions[table] = self._published[table]
+
+    def note_published(self, number: int) -> None:
+        """The cut is published: the next one begins."""
+        self._published = dict(self.versions)
+        self._shards.clear()
+        self._applied.clear()
+        if self._schedule.is_due(number - 1, number):
+            self._due_tables.add(sorted(self._changed))
+            self._changed.clear()
+
+    @property
+    def is_maintenance_due(self) -> bool:
+        return bool(self._due_tables)
+
+    def maintain_if_due(self) -> None:
+        """Maintain some of the changed tables, between two cuts."""
+        due = [table for table in self._due_tables.take_share() if table in self.versions]
+        if due and self._sink is not None:
+            self._sink.maintain(due, self._keep_cuts)
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _read(self, shared: MirrorTable) -> int:
+        """Read the table's number, once for each cut: what is unpublished of it goes."""
+        assert self._sink is not None, "begin comes first"
+        with self._lock:
+            if str(shared) not in self._applied:
+                self._applied[str(shared)] = self._sink.read_applied(shared)
+            return self._applied[str(shared)]
+
+    def _merge_table(self, sink: Sink, shards: list[Shard], number: int, *, is_loading: bool) -> TableRefused | None:
+        table = shards[0].table
+        try:
+            with refusing_errors(table):
+                self._unite_and_merge(sink, table, shards, number, check=self._unique_keys and not is_loading)
+        except TableRefused as refused:
+            refused.prefix, refused.table = SHARED, str(table)
+            return refused
+        finally:
+            for each in shards:
+                each.caches.close()
+        with self._lock:
+            self._changed.add(str(table))
+            if (version := sink.version_of(table)) is not None:
+                self.versions[str(table)] = version
+        return None
+
+    def _unite_and_merge(
+        self, sink: Sink, table: MirrorTable, shards: list[Shard], number: int, *, check: bool
+    ) -> None:
+        assert self._spark is not None, "begin comes first"
+        columns = unite_columns(table, [(each.table.key, each.folded.columns) for each in shards])
+        rows = reduce(DataFrame.unionByName, (_select_rows(each, columns) for each in shards))
+        # The merge goes by the settings of this session, and the members fold in sessions of their
+        # own.
+        view = f"twofold_{abs(hash((id(self), str(table))))}"
+        rows.createOrReplaceGlobalTempView(view)
+        counts = [each.folded.keys for each in shards]
+        batch = TableBatch(
+            self._spark.table(f"global_temp.{view}"),
+            sum(counts) if None not in counts else None,  # type: ignore[arg-type]
+            replace=False,
+            unchanged=tuple(dict.fromkeys(name for each in shards for name in each.folded.unchanged)),
+            emptied=tuple(each.prefix for each in shards if each.folded.truncated),
+        )
+        try:
+            sink.prepare(table, _add_member(columns))
+            sink.merge(table, batch, sequence=number)
+            if check and table.key:
+                self._check_unique(sink, table, batch)
+        finally:
+            self._spark.catalog.dropGlobalTempView(view)
+
+    def _check_unique(self, sink: Sink, table: MirrorTable, batch: TableBatch) -> None:
+        """Refuse a key that two members have behind this merge."""
+        repeated = sink.find_repeated(table, batch, everywhere=str(table) not in self._checked)
+        if repeated is not None:
+            raise TableRefused(
+                f"two members have one key of {table}: {repeated}",
+                at_stake="which of the rows is the one that counts",
+                repair="delete the row in all of them except one, or start the mirror without --unique-keys",
+            )
+        self._checked.add(str(table))
+
+
+def unite_columns(table: MirrorTable, shards: Iterable[tuple[tuple[str, ...], StructType]]) -> StructType:
+    """Return the columns of all shards, by their keys and columns; refuse what does not unite."""
+    fields: dict[str, StructField] = {}
+    for key, columns in shards:
+        if key != table.key:
+            raise refuse_key(table, key)
+        for field in columns:
+            known = fields.setdefault(field.name, field)
+            kind = unite_types(known.dataType, field.dataType)
+            if kind is None:
+                raise TableRefused(
+                    f"{table}.{field.name} has the type {known.dataType.simpleString()} in one shard and "
+                    f"{field.dataType.simpleString()} in another, and neither can hold the other",
+                    at_stake="the column's values",
+                    repair=f"give the column one type in all shards; then, in each of them, `{reload_command(table)}`",
+                )
+            fields[field.name] = StructField(field.name, kind, metadata=known.metadata or field.metadata)
+    return StructType(list(fields.values()))
+
+
+def _share(table: MirrorTable) -> MirrorTable:
+    """Return the one table that a member's table is a shard of.
+
+    The member is the last column of its key: filters go by the first.
+    """
+    return replace(table, topic=f"*.{table}", key=(*table.key, MEMBER) if table.key else ())
+
+
+def _add_member(columns: StructType) -> StructType:
+    return StructType([*columns, StructField(MEMBER, StringType(), nullable=False)])
+
+
+def _select_rows(shard: Shard, columns: StructType) -> DataFrame:
+    """Select a member's folded rows with the columns of all shards."""
+    own = {*shard.folded.columns.names}
+    values = (
+        (f.col(field.name) if field.name in own else f.lit(None)).cast(field.dataType).alias(field.name)
+        for field in columns
+    )
+    return shard.folded.rows.select(*values, f.lit(shard.prefix).alias(MEMBER), OP, UNCHANGED)

@@ -1,0 +1,182 @@
+"""Two databases that are shards of one table, two connectors, one mirror, one table: rows move from
+one to the other, and in every cut each is there once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+from fixtures.connector import Maker, wait_until
+from fixtures.stack import fresh_prefix
+from helpers.spark import shards
+from helpers.spark.group_lake import GroupLake
+from helpers.spark.shards import (
+    Mover,
+    assert_verified,
+    assert_whole,
+    find_rows,
+    read_plainly,
+    read_sources,
+    reading_all_the_time,
+    shows_the_sources,
+)
+from twofold_spark.errors import Refused, SetupError
+from twofold_spark.readers.cut_tables import Tables
+from twofold_spark.sinks.delta_place import DeltaPlace
+from twofold_spark.sinks.iceberg_place import IcebergPlace
+from twofold_spark.sinks.jdbc_place import JdbcPlace
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
+from twofold_spark.sinks.sink_choice import SinkChoice
+
+pytestmark = pytest.mark.timeout(900)
+PLACES = {"iceberg": IcebergPlace, "delta": DeltaPlace, "jdbc": JdbcPlace}
+
+
+@pytest.fixture(params=[*PLACES])
+def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
+    names = sorted(fresh_prefix() for _ in range(2))
+    members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
+    shards.fill(members)
+    for here in members.values():
+        here.start()
+    sharding = Sharding.parse("public.account, public.jour*")
+    made = GroupLake(spark, tmp_path, members, names[0], sharding=sharding)
+    match request.param:
+        case "delta":
+            made.choice = SinkChoice("delta", str(tmp_path / "delta"))
+        case "jdbc":
+            made.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
+    return made
+
+
+def _die(*_: object) -> NoReturn:
+    raise ZeroDivisionError("it dies")
+
+
+def test_a_row_that_moves_is_there_once_in_every_cut(lake: GroupLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the job ends between its merges and the cut, and the next one gives them up."""
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+    since = lake.last_cut().number
+    mover = Mover(lake.members)
+    mover.start()
+    try:
+        if lake.choice.name == "delta":  # by its name a table is as of its own last merge
+            for _ in range(3):
+                lake.run()
+        else:
+            with reading_all_the_time(lambda: read_plainly(lake)) as reads:
+                before = len(lake.published)
+                lake.follow_during(lambda: wait_until(lambda: len(lake.published) > before + 4, 300))
+            assert reads[0] > 10
+        with monkeypatch.context() as dying:
+            dying.setattr(PLACES[lake.choice.name], "publish", _die)
+            wait_until(lambda: _dies(lake), 200, "it dies behind its merges")
+    finally:
+        mover.stop()
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+    assert mover.moves > 5
+    if lake.choice.name != "jdbc":
+        for cut in lake.kept_cuts():
+            tables = Tables(lake.reader, cut, of_group=True)
+            if cut.number >= since:
+                assert_whole([row.asDict() for row in tables["public.account"].collect()])
+    assert_verified(lake)
+
+
+def _dies(lake: GroupLake) -> bool:
+    try:
+        lake.run()
+    except ZeroDivisionError:
+        return True
+    return False
+
+
+def test_one_shard_is_loaded_again_and_the_others_stay(lake: GroupLake) -> None:
+    """A key that changes keeps the value that was not sent. A row without a key counts for each
+    shard. Columns that one shard has before the other unite.
+    """
+    east, west = lake.members.values()
+    for here in (east, west):
+        here.sql("ALTER TABLE journal REPLICA IDENTITY FULL", "INSERT INTO journal VALUES ('both'), ('both')")
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+
+    west.sql("UPDATE account SET id = id + 900 WHERE id = 1", "UPDATE account SET version = 7 WHERE id = 3")
+    east.sql("ALTER TABLE account ADD COLUMN region text", "UPDATE account SET region = 'east' WHERE id = 2")
+    west.sql("DELETE FROM journal WHERE ctid = (SELECT min(ctid) FROM journal)")
+    wait_until(lambda: shows_the_sources(lake), 300, "and their changes")
+    regions = {each["id"]: each["region"] for each in read_plainly(lake)}
+    assert {each for each, region in regions.items() if region == "east"} == {2}
+    if lake.choice.name != "jdbc":
+        lines = lake.read()["public.journal"].select("_member", "_copies").collect()
+        assert {tuple(line) for line in lines} == {(east.prefix, 2), (west.prefix, 1)}
+
+    west.twofold("backfill", "start", "public.account", "public.journal", ok=True)
+    wait_until(lambda: _has_loaded_again(lake, west.prefix), 300, "the west is loaded again")
+    assert find_rows(read_plainly(lake)) == read_sources(lake.members)
+    assert_verified(lake)
+
+
+def _has_loaded_again(lake: GroupLake, prefix: str) -> bool:
+    lake.run()
+    table = f"{prefix}.public.account"
+    loads = [
+        each
+        for each in lake.members[prefix].records("commits")
+        if each["kind"] == "backfill" and any(r["topic"] == table for r in each["ranges"])
+    ]
+    last = lake.last_cut().members[prefix]
+    return bool(loads) and loads[-1]["sequence"] <= last.sequence and "public.account" not in last.backfilling
+
+
+def test_a_key_that_two_shards_have_is_kept_apart_or_refused(lake: GroupLake) -> None:
+    lake.kept = {"unique_keys": True}
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+    east, west = lake.members.values()
+    west.sql("INSERT INTO account VALUES (2, 5, 'a second row')")
+    west.caught_up(mark=shards.MARK)
+    before = lake.last_cut()
+    for _ in range(2):
+        with pytest.raises(Refused, match=rf"one key of public\.account: \(2\) in {east.prefix} and {west.prefix}"):
+            lake.run()
+        assert lake.last_cut() == before
+    assert lake.choice.name == "delta" or len(read_plainly(lake)) == len(shards.ACCOUNTS)
+
+    lake.kept = {}
+
+    def has_both() -> bool:
+        lake.run()
+        return len(read_plainly(lake)) == len(shards.ACCOUNTS) + 1
+
+    wait_until(has_both, 120, "both are there")
+    assert {each["_member"] for each in read_plainly(lake) if each["id"] == 2} == {east.prefix, west.prefix}
+    east.sql("DELETE FROM account WHERE id = 2")
+    lake.kept = {"unique_keys": True}
+    wait_until(lambda: shows_the_sources(lake), 120, "one of them is left")
+
+
+@pytest.mark.parametrize("lake", ["iceberg", "jdbc"], indirect=True)
+def test_a_place_keeps_its_sharded_tables(lake: GroupLake) -> None:
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+    lake.sharding = NO_SHARDING
+    with pytest.raises(Refused, match=r"would move public\.account"):
+        lake.run()
+
+
+@pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+def test_a_table_is_not_read_while_a_shard_is_loaded(lake: GroupLake) -> None:
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+    _, west = lake.members.values()
+    table, cut = f"{west.prefix}.public.account", lake.last_cut()
+    loading = replace(cut.members[west.prefix], backfilling=("public.account",))
+    tables = Tables(lake.reader, replace(cut, members={**cut.members, west.prefix: loading}), of_group=True)
+    assert "public.account" not in set(tables)
+    with pytest.raises(SetupError, match=f"is in progress in {west.prefix}"):
+        tables["public.account"]
+    assert table not in set(lake.read()), "it is no table of its own"
+    assert lake.read()["public.account"].where(f.col("_member") == west.prefix).count() == len(shards.ACCOUNTS) // 2

@@ -1,0 +1,164 @@
+"""Which tables are sharded, what their shards unite to, and what a cut says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.sharded_tables import unite_columns
+from twofold_spark.readers.cut_tables import Tables
+from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
+from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.merge_sql import POSTGRES, check_key, merge_statement, repeated_query
+from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
+from twofold_spark.sources.commit_records import CommitRecord
+
+SHARDING = Sharding.parse("public.accounts, sales.*")
+TABLE = MirrorTable("*.public.accounts", "public", "accounts", ("id", "_member"))
+
+
+def test_patterns_name_tables_as_postgresql_has_them() -> None:
+    assert str(SHARDING) == "public.accounts,sales.*"
+    assert Sharding.parse(str(SHARDING)) == SHARDING
+    assert [SHARDING.covers(name) for name in ("public.accounts", "public.account", "sales.a", "sales2.a")] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    assert Sharding.parse("*").covers("any.table")
+    assert Sharding.parse("") == NO_SHARDING
+
+
+def cut(*tables: str, sequence: int = 5, **of_cut: Any) -> Cut:
+    return replace(NO_CUT, sequence=sequence, versions=dict.fromkeys(tables, "1"), **of_cut)
+
+
+def test_a_table_that_is_mirrored_keeps_its_place() -> None:
+    last = GlobalCut(3, {"east": cut("public.accounts", "public.other")})
+    SHARDING.check_unchanged(SHARDING, last)
+    SHARDING.check_unchanged(NO_SHARDING, None)
+    Sharding.parse("public.accounts,public.new").check_unchanged(Sharding.parse("public.accounts"), last)
+    with pytest.raises(Refused, match=r"would move public\.accounts"):
+        NO_SHARDING.check_unchanged(SHARDING, last)
+    with pytest.raises(Refused, match=r"would move public\.other"):
+        Sharding.parse("public.*").check_unchanged(SHARDING, last)
+    stopped = GlobalCut(3, {"east": cut(stopped=("public.accounts", "*"))})
+    with pytest.raises(Refused, match=r"would move public\.accounts"):
+        NO_SHARDING.check_unchanged(SHARDING, stopped)
+
+
+def columns(**kinds: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in kinds.items()])
+
+
+def test_columns_of_shards_unite_and_are_as_wide_as_in_any() -> None:
+    one = columns(id=IntegerType(), amount=DecimalType(10, 2), old=StringType())
+    other = columns(id=LongType(), amount=DecimalType(8, 2), new=StringType())
+    united = unite_columns(TABLE, [(TABLE.key, one), (TABLE.key, other)])
+    wanted = columns(id=LongType(), amount=DecimalType(10, 2), old=StringType(), new=StringType())
+    assert united.simpleString() == wanted.simpleString()
+    with pytest.raises(TableRefused, match="has the type bigint in one shard and string in another"):
+        unite_columns(TABLE, [(TABLE.key, other), (TABLE.key, columns(id=StringType()))])
+
+
+def test_shards_with_different_keys_are_refused() -> None:
+    with pytest.raises(TableRefused, match=r"public.accounts is \(id\) in one place and \(id, part\) in another"):
+        unite_columns(TABLE, [(("id", "part", "_member"), columns(id=LongType()))])
+    with pytest.raises(TableRefused, match=r"in one place and \(none\) in another"):
+        unite_columns(TABLE, [((), columns(id=LongType()))])
+    with pytest.raises(TableRefused, match="key of the sharded table"):
+        check_key(TABLE, ("number", "_member"), replace=False)
+    check_key(TABLE, TABLE.key, replace=False)
+
+
+def test_a_shard_that_is_emptied_loses_its_former_rows_and_no_other() -> None:
+    names = ["id", "_member", "note"]
+    keyed = merge_statement("t", "v", TABLE.key, names, unchanged=(), emptied=["east", "it's"])
+    assert keyed.endswith(" WHEN NOT MATCHED BY SOURCE AND t._member IN ('east', 'it\\'s') THEN DELETE")
+    assert "ON t.`id` = s.`id` AND t.`_member` = s.`_member` WHEN" in keyed
+    keyless = merge_statement("t", "v", [], ["a", "_copies", "_member"], unchanged=(), emptied=["east"])
+    had = "CASE WHEN t._member IN ('east') THEN 0 ELSE t._copies END + s._copies"
+    assert f"WHEN MATCHED AND {had} = 0 THEN DELETE" in keyless
+    assert "BY SOURCE" not in merge_statement("t", "v", TABLE.key, names, unchanged=(), dialect=POSTGRES)
+
+
+def test_a_key_of_several_members_is_asked_for_as_the_merge_will_leave_it() -> None:
+    asked = repeated_query("t", "v", TABLE.key, emptied=["it's"], everywhere=False)
+    assert 'FROM t t WHERE NOT EXISTS (SELECT FROM v s WHERE s."id" = t."id" AND s._member = t._member)' in asked
+    assert "AND t._member <> 'it''s' AND EXISTS (SELECT" in asked
+    assert 'GROUP BY "id" HAVING count(*) > 1' in asked
+    assert 'EXISTS (SELECT "id"' not in repeated_query("t", "v", TABLE.key, emptied=(), everywhere=True)
+    assert "UNION" not in repeated_query(None, "v", TABLE.key, emptied=(), everywhere=True)
+
+
+def record(sequence: int, *, backfilling: tuple[str, ...] = ()) -> CommitRecord:
+    return CommitRecord(0, sequence, 0, 0, 1, 1, (), backfilling)
+
+
+def test_a_members_cut_has_the_version_that_all_share_and_waits_for_its_load() -> None:
+    of_east = NextCut("east", print, SHARDING.covers)
+    of_east.advance(cast("Any", None), record(6, backfilling=("east.public.accounts",)), {}, set())
+    made = of_east.describe_shards({"public.accounts": "77"})
+    assert made.backfilling == ("public.accounts",), "its load has brought no row yet"
+    assert made.versions == {}
+    of_east.advance(cast("Any", None), record(7), {replace(TABLE, topic="east.public.accounts"): 6}, set())
+    made = of_east.describe_shards({"public.accounts": "78"})
+    assert (made.versions, made.backfilling) == ({"public.accounts": "78"}, ())
+    assert of_east.describe_shards({}).versions == {}, "its merge was refused"
+
+
+class Places:
+    """A reader that knows where each table is asked for."""
+
+    def read_sharding(self) -> Sharding:
+        return SHARDING
+
+    def read_table(self, prefix: str, name: str, version: str) -> Any:
+        return prefix, name, version
+
+    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
+        return ("id", "_member") if prefix == SHARED else ("id",)
+
+
+def tables(members: dict[str, Cut], others: dict[str, Cut] | None = None) -> Tables:
+    return Tables(cast("Any", Places()), GlobalCut(3, members, others or {}), of_group=True)
+
+
+def test_a_sharded_table_is_one_of_all_members() -> None:
+    found = tables({"east": cut("public.accounts", "public.own"), "west": cut("public.accounts")})
+    assert set(found) == {"public.accounts", "east.public.own"}
+    asked: list[Any] = [found["public.accounts"], found["east.public.own"]]
+    assert asked == [(SHARED, "public.accounts", "1"), ("east", "public.own", "1")]
+    assert found.read_key("public.accounts") == ("id", "_member")
+
+
+@pytest.mark.parametrize(
+    ("west", "others", "why"),
+    [
+        (cut("public.accounts", backfilling=("public.accounts",)), {}, "is in progress in west"),
+        (cut(backfilling=("public.accounts",)), {}, "is in progress in west"),
+        (cut(stopped=("public.accounts",)), {}, "was stopped by a refusal in west"),
+        (cut(), {"north": cut("public.accounts")}, "is in progress in north"),
+    ],
+)
+def test_a_sharded_table_is_read_when_all_its_shards_are_there(west: Cut, others: dict[str, Cut], why: str) -> None:
+    found = tables({"east": cut("public.accounts"), "west": west}, others)
+    assert set(found) == set()
+    with pytest.raises(SetupError, match=why):
+        found["public.accounts"]
+
+
+def test_a_member_that_has_left_holds_nothing_back() -> None:
+    left = cut(stopped=("public.accounts",))
+    assert set(tables({"east": cut("public.accounts")}, {"north": left})) == {"public.accounts"}
