@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from helpers.spark import process
@@ -11,16 +12,19 @@ from helpers.spark.group_lake import GroupLake
 from twofold_common import java
 
 
-def running(group: GroupLake, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+def running(
+    group: GroupLake, *arguments: str, environment: Mapping[str, str] | None = None
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """The job of the group, in a process group of its own."""
     here = next(iter(group.members.values()))
     line = [
         sys.executable, "-m", "twofold_spark", "mirror", *(each for p in group.members for each in ("--prefix", p)),
         "--bootstrap", here.reader.bootstrap, "--registry", here.reader.registry_url,
-        "--warehouse", str(group.folder / "warehouse"), "--sink", f"{group.choice.name}={group.choice.address}",
+        "--warehouse", str(group.folder / "warehouse"),
+        "--sink", "=".join(filter(None, (group.choice.name, group.choice.address))), "--sharded", str(group.sharding),
         "--java-home", str(java.spark_java_home()), *arguments,
     ]  # fmt: skip
-    return process.in_its_own_group(line)
+    return process.in_its_own_group(line, environment)
 
 
 def publishes(job: subprocess.Popen[str], many: int) -> None:

@@ -1,0 +1,83 @@
+"""Databases that are shards of one table, their connectors and the mirror's process killed: by its
+plain name each row is there once, whenever it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from fixtures.connector import Maker, wait_until
+from fixtures.stack import fresh_prefix
+from helpers.spark import interpreted, shards
+from helpers.spark.duckdb_client import DuckdbProcess
+from helpers.spark.group_lake import GroupLake
+from helpers.spark.group_process import publishes, running
+from helpers.spark.shards import Mover, assert_verified, read_plainly, reading_all_the_time, shows_the_sources
+from readers.catalogs import SqlTables
+from twofold_spark.sinks.sharding import Sharding
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+"""The short form is in test_sharded_tables.py: the driver dies, in the process of the test."""
+
+_BATCH_S = 4.0
+"""The mirror is killed at any instant of about a batch."""
+
+
+@pytest.mark.parametrize(("databases", "kills", "reads"), [(3, 2, 300), (8, 10, 10_000)])
+def test_each_row_is_there_once_whatever_is_killed(
+    spark: SparkSession, connector: Maker, tmp_path: Path, databases: int, kills: int, reads: int
+) -> None:
+    names = sorted(fresh_prefix() for _ in range(databases))
+    members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
+    shards.fill(members)
+    for here in members.values():
+        here.start()
+    lake = GroupLake(spark, tmp_path, members, names[0], sharding=Sharding.parse("*"))
+    wait_until(lambda: shows_the_sources(lake), 600, "the table has the rows of all")
+    place = ("--warehouse", str(tmp_path / "group"), "--catalog", lake.catalog)
+    rng, mover = random.Random(3), Mover(members)
+    with ExitStack() as ending:
+        mover.start()
+        ending.callback(mover.stop)
+        counts = ending.enter_context(reading_all_the_time(lambda: read_plainly(lake), _make_duckdb(lake, ending)))
+        for number in range(kills):
+            with running(lake, *place, "--trigger", "interval=100ms", environment=interpreted.ENVIRONMENT) as job:
+                publishes(job, rng.randint(1, 3))
+                killed = rng.choice(list(members.values()))
+                killed.runs[-1].kill9()
+                time.sleep(rng.uniform(0, _BATCH_S))  # any instant will do
+                os.killpg(job.pid, signal.SIGKILL)
+                killed.start()
+            print(f"kill {number + 1} of {kills}, {counts} reads, {mover.moves} moves", flush=True)
+        with running(lake, *place, "--trigger", "interval=100ms") as job:
+            while sum(counts) < reads:
+                publishes(job, 1)
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of all")
+    assert min(counts) >= reads // 10
+    assert mover.moves > 5 * kills
+    assert_verified(lake)
+
+
+def _make_duckdb(lake: GroupLake, ending: ExitStack) -> Callable[[], list[dict[str, Any]]]:
+    """Make a program that reads the table by the file that the catalog names."""
+    tables = SqlTables("sqlite", f"sqlite:///{lake.folder}/group/catalog.db", lake.catalog)
+    ending.callback(tables.close)
+    process = DuckdbProcess()
+    ending.callback(process.close)
+    columns = ("id", "version", "note", "_member")
+
+    def read() -> list[dict[str, Any]]:
+        rows = process.ask(f"SELECT {', '.join(columns)} FROM {tables.duckdb_name('account')}")
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    return read
