@@ -47,7 +47,7 @@ def _run(
     first, *others = prefixes
     place = options.sink.make_place(
         of_group=bool(others),
-        sharding=_choose_sharding(options, prefixes),
+        sharding=choose_sharding(options, prefixes),
         catalog=options.catalog,
         format_version=options.format_version,
         write_mode=options.write_mode,
@@ -86,12 +86,15 @@ def _run(
             publisher.close()
 
 
-def _choose_sharding(options: argparse.Namespace, prefixes: Sequence[str]) -> Sharding:
-    if options.sharded.patterns and len(prefixes) == 1:
+def choose_sharding(options: argparse.Namespace, prefixes: Sequence[str]) -> Sharding:
+    """Return which tables are sharded; refuse what cannot have such tables."""
+    sharding: Sharding = options.sharded
+    if sharding.patterns and len(prefixes) == 1:
         raise UsageError(
             "--sharded is for the members of a source group: give --source-group, or a --prefix for each member"
         )
-    sharding: Sharding = options.sharded
+    if sharding.patterns and options.sink.name == "delta":
+        raise UsageError("--sharded does not support --sink delta: give --sink iceberg, or --sink jdbc=CONNINFO")
     return sharding
 
 

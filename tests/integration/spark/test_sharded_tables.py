@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(900)
 PLACES = {"iceberg": IcebergPlace, "delta": DeltaPlace, "jdbc": JdbcPlace}
 
 
-@pytest.fixture(params=[*PLACES])
+@pytest.fixture(params=["iceberg", pytest.param("delta", marks=pytest.mark.slow), "jdbc"])
 def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
     members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
