@@ -1,6 +1,5 @@
 """A mirror in Delta: the table of cuts in the folder that is named. The tables of one source are
-beside it, and so are the sharded tables of a source group, whose members have folders of their own
-in it.
+beside it; each member of a source group has a folder of its own in it.
 
 The rows of a cut carry its number as Delta's mark of an application's transaction. So of two jobs
 that publish one number, Delta rejects one or skips its rows, and that job is refused.
@@ -11,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Mapping
-from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -20,7 +18,7 @@ from twofold_spark.sinks import cut_rows, delta_tables
 from twofold_spark.sinks.cuts import CUTS, GlobalCut
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import APPLICATION, DeltaTables, member_folder
-from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.table_place import TablePlace, refuse_other_cut
 
 
@@ -33,39 +31,13 @@ class DeltaPlace(TablePlace):
     def __init__(self, folder: str, *, of_group: bool = False, sharding: Sharding = NO_SHARDING) -> None:
         super().__init__(of_group=of_group, sharding=sharding)
         self._folder = folder
-        self._given_up: dict[str, int] = {}
-        """The numbers of sharded tables that no cut has. A table keeps its number, and Delta would
-        skip a merge that has the same.
-        """
 
     def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
         self._own = DeltaTables(spark, self._folder)
         super().open(spark, prefixes)
 
     def make_sink(self, spark: SparkSession, prefix: str) -> DeltaSink:
-        if prefix == SHARED:
-            return DeltaSink(spark, self._folder, partial(self._give_up_unpublished, spark))
         return DeltaSink(spark, member_folder(self._folder, prefix) if self.of_group else self._folder)
-
-    @property
-    def next_number(self) -> int:
-        return max([super().next_number, *(number + 1 for number in self._given_up.values())])
-
-    def _give_up_unpublished(self, spark: SparkSession, table: str, number: int) -> bool:
-        """Give up what no cut has of a sharded table; only cuts say how far each member's rows are.
-
-        Return whether the table was changed.
-        """
-        part = self.find_part(SHARED)
-        version = part.versions.get(table) if part is not None else None
-        is_published = part is not None and version is not None and number <= part.sequence
-        if not number or is_published or self._given_up.get(table) == number:
-            return False
-        self._given_up[table] = number
-        delta_tables.forget_marks(spark)
-        name = self._name(table)
-        spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}" if version else f"DELETE FROM {name}")
-        return True
 
     def publish(self, cut: GlobalCut) -> None:
         self._append(cut)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import threading
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -32,33 +32,22 @@ from twofold_spark.sources.decoding import RECORD_PLACE
 _QUARANTINE = "twofold.quarantine"
 
 
-GiveUp = Callable[[str, int], bool]
-"""Takes a table and its number, and returns whether the table was changed."""
-
-
 class DeltaSink:
     """One writer into one folder."""
 
-    def __init__(self, spark: SparkSession, folder: str, give_up: GiveUp | None = None) -> None:
-        """`give_up` removes what no cut has of a sharded table; then it is read again."""
+    def __init__(self, spark: SparkSession, folder: str) -> None:
         self._spark = spark
-        self._give_up = give_up
         self._tables = DeltaTables(spark, folder)
         self._lock = threading.Lock()
         self._writer = uuid.uuid4().hex
-        self._states: dict[str, tuple[int, int] | None] = {}
+        self._states: dict[MirrorTable, tuple[int, int] | None] = {}
         """Version and sequence number of each table, as this job last saw it."""
 
     def read_applied(self, table: MirrorTable) -> int:
-        state = self._read_state(table)
-        if state is not None and self._give_up is not None and self._give_up(str(table), state[1]):
-            state = self._read_state(table)
+        state = self._tables.read_state(str(table)) if self._tables.has_table(str(table)) else None
         with self._lock:
-            self._states[str(table)] = state
+            self._states[table] = state
         return state[1] if state else 0
-
-    def _read_state(self, table: MirrorTable) -> tuple[int, int] | None:
-        return self._tables.read_state(str(table)) if self._tables.has_table(str(table)) else None
 
     def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
         """Do nothing: a merge rewrites whole files, and the log does not say how large they are."""
@@ -82,7 +71,7 @@ class DeltaSink:
         if present_key != table.key:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{KEY}' = '{escape_literal(','.join(table.key))}')")
         version, applied = self._tables.read_state(str(table))
-        if applied != (expected := (self._states[str(table)] or (0, 0))[1]):
+        if applied != (expected := (self._states[table] or (0, 0))[1]):
             raise Refused(
                 f"another writer brought {table} from {expected} to {applied} while this job prepared a batch for it",
                 at_stake="nothing yet: this batch has not been merged",
@@ -124,7 +113,7 @@ class DeltaSink:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{SPOILED}' = 'by two writers')")
             raise refuse_spoiled(str(table))
         with self._lock:
-            self._states[str(table)] = after
+            self._states[table] = after
 
     def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
         current = self.read_current(table)
@@ -141,7 +130,7 @@ class DeltaSink:
         records.write.format("delta").options(**own).mode("append").save(self._tables.table_folder(_QUARANTINE))
 
     def version_of(self, table: MirrorTable) -> str | None:
-        state = self._states[str(table)]
+        state = self._states[table]
         return str(state[0]) if state else None
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:

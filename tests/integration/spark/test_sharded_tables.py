@@ -28,17 +28,16 @@ from helpers.spark.shards import (
 )
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.readers.cut_tables import Tables
-from twofold_spark.sinks.delta_place import DeltaPlace
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.jdbc_place import JdbcPlace
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = pytest.mark.timeout(900)
-PLACES = {"iceberg": IcebergPlace, "delta": DeltaPlace, "jdbc": JdbcPlace}
+PLACES = {"iceberg": IcebergPlace, "jdbc": JdbcPlace}
 
 
-@pytest.fixture(params=["iceberg", pytest.param("delta", marks=pytest.mark.slow), "jdbc"])
+@pytest.fixture(params=["iceberg", "jdbc"])
 def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
     members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
@@ -47,11 +46,8 @@ def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.
         here.start()
     sharding = Sharding.parse("public.account, public.jour*")
     made = GroupLake(spark, tmp_path, members, names[0], sharding=sharding)
-    match request.param:
-        case "delta":
-            made.choice = SinkChoice("delta", str(tmp_path / "delta"))
-        case "jdbc":
-            made.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
+    if request.param == "jdbc":
+        made.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
     return made
 
 
@@ -66,13 +62,9 @@ def test_a_row_that_moves_is_there_once_in_every_cut(lake: GroupLake, monkeypatc
     mover = Mover(lake.members)
     mover.start()
     try:
-        if lake.choice.name == "delta":  # by its name a table is as of its own last merge
-            for _ in range(3):
-                lake.run()
-        else:
-            with reading_all_the_time(lambda: read_plainly(lake)) as reads:
-                before = len(lake.published)
-                lake.follow_during(lambda: wait_until(lambda: len(lake.published) > before + 4, 300))
+        with reading_all_the_time(lambda: read_plainly(lake)) as reads:
+            before = len(lake.published)
+            lake.follow_during(lambda: wait_until(lambda: len(lake.published) > before + 4, 300))
             assert reads[0] > 10
         with monkeypatch.context() as dying:
             dying.setattr(PLACES[lake.choice.name], "publish", _die)
@@ -145,7 +137,7 @@ def test_a_key_that_two_shards_have_is_kept_apart_or_refused(lake: GroupLake) ->
         with pytest.raises(Refused, match=rf"one key of public\.account: \(2\) in {east.prefix} and {west.prefix}"):
             lake.run()
         assert lake.last_cut() == before
-    assert lake.choice.name == "delta" or len(read_plainly(lake)) == len(shards.ACCOUNTS)
+    assert len(read_plainly(lake)) == len(shards.ACCOUNTS)
 
     lake.kept = {}
 
