@@ -47,7 +47,7 @@ FIRST = {
     "rename a column": "use/how-do-i.html#change-or-rename-a-column",
     "rewind": "use/how-do-i.html#rewind-a-consumer-and-read-everything-again",
     "skip a transaction": "use/how-do-i.html#skip-a-transaction-or-a-row",
-    "start over": "use/how-do-i.html#start-over",
+    "start over": "reference/refusals.html#start-over",
     "synchronous prepare": "learn/two-phase.html#synchronous-prepare",
     "too large": "reference/refusals.html#a-record-of-topic-partition-is-too-large-for-kafka-it-has-n-bytes",
     "TwofoldBehind": "use/runbook.html#twofoldbehind",
