@@ -101,7 +101,7 @@ def test_a_source_group(connector: Maker, tmp_path: Path) -> None:
         here.configure({"group": {"name": group, "members": [each.prefix for each in members]}})
         here.start()
     transfer({here.prefix: here for here in members}, "one", 10)
-    (jobs,), (of_group,) = (
+    (jobs,), (of_group, _of_shards) = (
         [each for each in boxes_of(PAGE, "") if each.startswith(begin)]
         for begin in ("twofold-spark mirror    ", "twofold-spark mirror ... ")
     )
