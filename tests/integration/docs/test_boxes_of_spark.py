@@ -101,7 +101,7 @@ def test_a_source_group(connector: Maker, tmp_path: Path) -> None:
         here.configure({"group": {"name": group, "members": [each.prefix for each in members]}})
         here.start()
     transfer({here.prefix: here for here in members}, "one", 10)
-    (jobs,), (of_group, _of_shards) = (
+    (jobs,), (of_group, of_shards) = (
         [each for each in boxes_of(PAGE, "") if each.startswith(begin)]
         for begin in ("twofold-spark mirror    ", "twofold-spark mirror ... ")
     )
@@ -132,3 +132,6 @@ print(json.dumps([found.count(), sorted(row["amount"] for row in both.collect())
         return read(tmp_path, with_ours(script, names)) == [2, [-10, 10]]
 
     wait_until(shown, 300, "the mirror shows the transfer")
+    elsewhere = ours["..."].replace("./lake", "./shards")
+    type_box(with_ours(of_shards, ours | {"...": elsewhere, "public.accounts,sales.*": "public.transfer"}), tmp_path)
+    assert list((tmp_path / "shards").rglob("public/transfer/metadata")), "one table of both"
