@@ -50,64 +50,51 @@ def wait_until(what: str, happened: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.1)
 
 
+def tell(mark: str, *options: str) -> str:
+    """Return what the demo says once all of it has ended."""
+    environment = {**os.environ, MARK: mark}
+    done = subprocess.run([*DEMO, *options], capture_output=True, text=True, env=environment, timeout=580, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+    return done.stdout
+
+
 @pytest.mark.timeout(600)
 def test_the_story_ends_well_and_says_so_in_plain_lines(mark: str) -> None:
-    done = subprocess.run(
-        DEMO, capture_output=True, text=True, env={**os.environ, MARK: mark}, timeout=580, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "\x1b" not in done.stdout, "no terminal, no escape sequences"
-    assert re.search(r"read_uncommitted: 3 rows .*\n.*read_committed: 0 rows", done.stdout)
-    assert "public.accounts: 6 rows, equal" in done.stdout
-    assert done.stdout.rstrip().endswith("The mirror equals the source.")
-    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+    said = tell(mark)
+    assert "\x1b" not in said, "no terminal, no escape sequences"
+    assert re.search(r"read_uncommitted: 3 rows .*\n.*read_committed: 0 rows", said)
+    assert "public.accounts: 6 rows, equal" in said
+    assert said.rstrip().endswith("The mirror equals the source.")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_story_of_two_banks_never_shows_half_a_transfer(mark: str) -> None:
-    done = subprocess.run(
-        [*DEMO, "--databases", "2"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, MARK: mark},
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "finds 5950: 50 are nowhere" in done.stdout
-    assert re.findall(r"the mirror: (east .*?= \d+)", done.stdout) == [
+    said = tell(mark, "--databases", "2")
+    assert "finds 5950: 50 are nowhere" in said
+    assert re.findall(r"the mirror: (east .*?= \d+)", said) == [
         "east 3000 + west 3000 = 6000",
         "east 2900 + west 3100 = 6000",
         "east 2900 + west 3100 = 6000",
         "east 2850 + west 3150 = 6000",
     ]
-    assert "COMMIT PREPARED 'transfer-2-west';" in done.stdout, "twofold prepared list says what ends it"
-    assert done.stdout.rstrip().endswith("Every global cut had the whole total.")
-    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+    assert "COMMIT PREPARED 'transfer-2-west';" in said, "twofold prepared list says what ends it"
+    assert said.rstrip().endswith("Every global cut had the whole total.")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_story_of_two_shards_has_each_account_once(mark: str) -> None:
-    done = subprocess.run(
-        [*DEMO, "--shards", "2"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, MARK: mark},
-        timeout=580,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "account 1 is in east and in west" in done.stdout
-    assert re.findall(r"the one table: (east .*?= \d+)", done.stdout) == [
+    said = tell(mark, "--shards", "2")
+    assert "account 1 is in east and in west" in said
+    assert re.findall(r"the one table: (east .*?= \d+)", said) == [
         "east 3000 + west 3000 = 6000",
         "east 2000 + west 4000 = 6000",
         "east 2000 + west 4000 = 6000",
         "east 3000 + west 3000 = 6000",
     ]
-    assert done.stdout.rstrip().endswith("Every global cut had every account once.")
-    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+    assert said.rstrip().endswith("Every global cut had every account once.")
 
 
 @pytest.mark.timeout(200)
