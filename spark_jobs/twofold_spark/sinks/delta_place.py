@@ -37,7 +37,8 @@ class DeltaPlace(TablePlace):
         super().open(spark, prefixes)
 
     def make_sink(self, spark: SparkSession, prefix: str) -> DeltaSink:
-        return DeltaSink(spark, member_folder(self._folder, prefix) if self.of_group else self._folder)
+        folder = member_folder(self._folder, prefix) if self.of_group else self._folder
+        return DeltaSink(spark, folder)
 
     def publish(self, cut: GlobalCut) -> None:
         self._append(cut)

@@ -90,13 +90,7 @@ class DeltaSink:
             batch.rows.createOrReplaceTempView(view)
             floats = merge_sql.find_floats(batch.rows.schema)
             statement = merge_sql.merge_statement(
-                name,
-                view,
-                table.key,
-                columns,
-                unchanged=batch.unchanged,
-                floats=floats,
-                emptied=batch.emptied,
+                name, view, table.key, columns, unchanged=batch.unchanged, floats=floats
             )
         try:
             spark.sql(statement)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows, merge_sql
 from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, OF_GROUP, CutLimit, GlobalCut
-from twofold_spark.sinks.sharding import PROPERTY, SHARED, Sharding
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sources.topic_names import reload_command
 
 APPLICATION = "twofold"
@@ -104,7 +104,7 @@ class DeltaReader:
         return self._own.read_property(CUTS, OF_GROUP) == str(True)
 
     def read_sharding(self) -> Sharding:
-        return Sharding.parse(self._own.read_property(CUTS, PROPERTY))
+        return NO_SHARDING  # the command refuses it with Delta
 
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
         return self._spark.sql(f"SELECT * FROM {self._tables(prefix).table_path(name)} VERSION AS OF {int(version)}")
@@ -113,9 +113,7 @@ class DeltaReader:
         return self._tables(prefix).read_key(name)
 
     def _tables(self, prefix: str) -> DeltaTables:
-        if prefix == SHARED or not self.is_of_group():
-            return self._own
-        return DeltaTables(self._spark, member_folder(self._own.folder, prefix))
+        return DeltaTables(self._spark, member_folder(self._own.folder, prefix)) if self.is_of_group() else self._own
 
 
 def member_folder(folder: str, prefix: str) -> str:
