@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+import math
 import re
 import threading
 import time
@@ -99,7 +100,8 @@ class StatusServer:
         self.token = token
         self.only_here = is_loopback(host)
         self._polled_at = 0.0
-        self._was_polled = threading.Event()
+        self._last_from = math.inf  # an answer asked for since then has the last state
+        self._has_last = threading.Event()
         self._http = _Http((host, port), self)
         self._thread = threading.Thread(target=self._http.serve_forever, name="status-http", daemon=True)
 
@@ -107,16 +109,19 @@ class StatusServer:
     def port(self) -> int:
         return int(self._http.server_address[1])
 
-    def note_poll(self) -> None:
-        """Note that a page has just asked."""
+    def note_poll(self, asked_at: float) -> None:
+        """Note that a page has its answer. One that was made before the last state does not count
+        as the last.
+        """
         self._polled_at = time.monotonic()
-        self._was_polled.set()
+        if asked_at >= self._last_from:
+            self._has_last.set()
 
     def await_poll(self) -> None:
         """Let a page that is open somewhere see the last state before the process ends."""
-        if time.monotonic() - self._polled_at < _POLLED_S:
-            self._was_polled.clear()
-            self._was_polled.wait(AWAITED_S)
+        self._last_from = time.monotonic()
+        if self._last_from - self._polled_at < _POLLED_S:
+            self._has_last.wait(AWAITED_S)
 
     def __enter__(self) -> StatusServer:
         self._thread.start()
@@ -169,12 +174,13 @@ class _Handler(BaseHTTPRequestHandler):
             case "/metrics":
                 self._send(HTTPStatus.OK, "text/plain; version=0.0.4; charset=utf-8", owner.sources.metrics())
             case "/api/status":
+                asked_at = time.monotonic()
                 self._send(
                     HTTPStatus.OK,
                     "application/json",
                     json.dumps(printable_values(owner.sources.status(_after(url.query)), _MESSAGES)).encode(),
                 )
-                owner.note_poll()
+                owner.note_poll(asked_at)
             case "/api/wait":
                 self._answer_wait(url.query)
             case _:

@@ -5,10 +5,13 @@ keeps its descriptors.
 from __future__ import annotations
 
 import logging
+import math
 import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -97,3 +100,36 @@ def test_a_process_without_descriptors_says_so() -> None:
     assert "has no file descriptor left" in str(told)
     assert "LimitNOFILE" in str(told)
     assert "start PostgreSQL" not in str(told)
+
+
+def test_the_last_state_is_seen_before_the_page_goes() -> None:
+    """Also where an answer with the state before is still on its way."""
+    asked, may_answer, ended = threading.Semaphore(0), threading.Semaphore(0), threading.Event()
+
+    def status(_: float) -> dict[str, str]:
+        asked.release()
+        assert may_answer.acquire(timeout=10)
+        return {}
+
+    sources = StatusSources(status, lambda: b"", lambda: Health(True, True, "up"))
+    with StatusServer("127.0.0.1", 0, sources) as server, ThreadPoolExecutor(3) as together:
+
+        def poll() -> bytes:
+            return bytes(urllib.request.urlopen(f"http://127.0.0.1:{server.port}/api/status", timeout=10).read())
+
+        def end() -> None:
+            server.await_poll()
+            ended.set()
+
+        server.note_poll(0)
+        before = together.submit(poll)
+        assert asked.acquire(timeout=10)
+        going = together.submit(end)
+        wait_until(lambda: server._last_from < math.inf)
+        may_answer.release()
+        before.result()
+        assert not ended.wait(0.3)
+        last = together.submit(poll)
+        may_answer.release()
+        going.result()
+        assert last.result() == b"{}"
