@@ -132,12 +132,6 @@ class Registrar:
         finally:
             self._subjects.forget_versions()
 
-    def register_all(self, tables: Sequence[tuple[TableShape, str]]) -> list[int]:
-        """Register the schemas of these tables and topics, several at once; return the envelopes'
-        ids. The keys' ids are known after that.
-        """
-        return self._ask(lambda: self._subjects.register_all(tables))
-
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
         self._ask(lambda: self._subjects.withdraw_key(shape, topic))
 
@@ -155,6 +149,20 @@ class Registrar:
         """Create the missing topics and check the existing ones; return the partitions of each."""
         asked = tuple(wanted)
         return self._ask(lambda: self._topics.ensure(asked))
+
+    def announce(
+        self, wanted: Iterable[RequiredTopic], tables: Sequence[tuple[TableShape, str]]
+    ) -> tuple[dict[str, int], list[int]]:
+        """Create and check these topics, and meanwhile register the schemas of these tables and
+        topics, several at once; return the partitions of each topic, and the envelopes' ids. The
+        keys' ids are known after that.
+        """
+        asked, ids = tuple(wanted), list[int]()
+
+        def register() -> None:
+            ids[:] = self._subjects.register_all(tables)
+
+        return self._ask(lambda: self._topics.ensure(asked, register)), ids
 
     def missing(self, names: Iterable[str]) -> set[str]:
         asked = frozenset(names)

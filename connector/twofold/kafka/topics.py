@@ -8,7 +8,7 @@ an empty topic of the same name would hide that.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
@@ -76,10 +76,13 @@ class Topics:
         with sorted_errors("creating the admin client"):
             self._admin = settings.secrets.open(AdminClient, settings.admin())
 
-    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
+    def ensure(
+        self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
+    ) -> dict[str, int]:
         """Create the missing topics, and check the existing ones.
 
-        Return each topic's partitions: an existing table's topic keeps its own.
+        Return each topic's partitions: an existing table's topic keeps its own. `while_created` is
+        called once, while the brokers make the new topics.
         """
         asked = {required.name: required for required in wanted}
         existing = self._describe(asked)
@@ -94,6 +97,8 @@ class Topics:
         if missing:
             for few in split_for_creation(missing):
                 self._create(few)
+        while_created()
+        if missing:
             created = self._await_created([required.name for required in missing])
             for name, topic in created.items():
                 check(asked[name], topic, self._policy)  # somebody else may have created it a moment ago

@@ -133,8 +133,8 @@ class Tables:
             tables = [table for relation in new if not (table := self.describe(relation).table).committed]
             if not tables:
                 return
-            made = self._registrar.ensure(map(_wanted, tables))
-            ids = self._registrar.register_all([(table.shape, table.topic) for table in tables])
+            shapes = [(table.shape, table.topic) for table in tables]
+            made, ids = self._registrar.announce(map(_wanted, tables), shapes)
         for table, value_id in zip(tables, ids, strict=True):
             self._commit(table, value_id=value_id, partitions=made[table.topic])
 

@@ -97,7 +97,10 @@ class Registry:
 
 
 class Topics:
-    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
+    def ensure(
+        self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
+    ) -> dict[str, int]:
+        while_created()
         return {each.name: each.partitions for each in wanted}
 
     def missing(self, topics: Iterable[str]) -> list[str]:

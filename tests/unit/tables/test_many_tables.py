@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -59,8 +59,11 @@ class Topics:
     def __init__(self) -> None:
         self.requests = 0
 
-    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
+    def ensure(
+        self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
+    ) -> dict[str, int]:
         self.requests += 1
+        while_created()
         return {each.name: each.partitions for each in wanted}
 
 

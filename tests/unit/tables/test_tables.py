@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import pytest
@@ -25,7 +25,10 @@ class NoTopics:
         assert not list(wanted)
         return []
 
-    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
+    def ensure(
+        self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
+    ) -> dict[str, int]:
+        while_created()
         assert not list(wanted)
         return {}
 
