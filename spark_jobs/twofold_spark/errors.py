@@ -27,6 +27,7 @@ __all__ = [
     "explain_conflict",
     "explain_full_disk",
     "explain_missing_right",
+    "explain_standstill",
     "first_line",
     "grant_command",
 ]
@@ -83,6 +84,18 @@ def explain_conflict(causes: str) -> Refused | None:
         f"another job wrote into the mirror's tables while this one did ({found[0]})",
         at_stake="nothing: the commit of this job was rejected",
         repair="end the other job, then start again",
+    )
+
+
+def explain_standstill(causes: str) -> SetupError | None:
+    """Make the error of a process that stood still, if the causes of an error of Spark name it:
+    Java waits 15 s for Python to take a result.
+    """
+    if "CANNOT_OPEN_SOCKET" not in causes:
+        return None
+    return SetupError(
+        "Spark's Java and Python lost each other: this process or its machine stood still for more than 15 s, or is much "
+        "too busy; nothing is lost: start again"
     )
 
 

@@ -77,12 +77,15 @@ _HIDDEN_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 """What Spark takes for the first if nobody sets it."""
 _TASK_LOGS = (
     "org.apache.spark.executor.Executor",
+    "org.apache.spark.rpc.netty.Inbox",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.delta.commands",
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.util.Utils",
 )
-"""Where a step that fails is logged, task by task, beside the error that is raised."""
+"""Where a step that fails is logged, task by task, beside the error that is raised. The inbox logs
+how a process on its own goes on after it stood still for two minutes.
+"""
 
 
 def absolute_folder(text: str) -> str:

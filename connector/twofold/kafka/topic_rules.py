@@ -25,6 +25,11 @@ _SMALL_SEGMENTS = {
     "min.cleanable.dirty.ratio": "0.1",
     "max.compaction.lag.ms": str(3_600_000),
 }
+_INDEXED_BYTES = str(256 << 10)
+"""A broker writes two index entries after so many bytes of a partition. By Kafka's default, 4 KiB,
+that is each record batch, and most of what an append costs. Who seeks reads as many bytes of
+headers.
+"""
 _CREATED_TOPICS, _CREATED_PARTITIONS = 200, 2_000
 """The most topics and partitions in one request. Kafka accepts four times as many, but shows none
 before it has made all.
@@ -65,7 +70,13 @@ class TopicPolicy:
         if kind in _COMPACTED:
             return {**common, **_SMALL_SEGMENTS}
         kept = self.retention_ms + (_ROLL_MS if kind == "commits" and self.retention_ms >= 0 else 0)
-        return {**common, "cleanup.policy": "delete", "retention.ms": str(kept), "retention.bytes": "-1"}
+        return {
+            **common,
+            "cleanup.policy": "delete",
+            "retention.ms": str(kept),
+            "retention.bytes": "-1",
+            "index.interval.bytes": _INDEXED_BYTES,
+        }
 
 
 @dataclass(frozen=True, slots=True)

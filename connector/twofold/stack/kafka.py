@@ -111,7 +111,8 @@ class KafkaNode(LocalServer):
         if not kept.exists():
             formatting = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}"]
             server_files.run("Kafka's storage cannot be formatted", [*formatting, "-c", str(properties)], log=self.log)
-            server_files.keep(data / _FEATURES, kept)
+            if (data / _FEATURES).exists():  # Kafka 4.4 writes them elsewhere
+                server_files.keep(data / _FEATURES, kept)
             return
         data.mkdir(exist_ok=True)
         shutil.copyfile(kept, data / _FEATURES)

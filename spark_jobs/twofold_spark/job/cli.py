@@ -37,6 +37,7 @@ from twofold_spark.errors import (
     explain_conflict,
     explain_full_disk,
     explain_missing_right,
+    explain_standstill,
 )
 from twofold_spark.job.arguments import build_parser, connect_kafka, listening
 from twofold_spark.job.metrics import JobMetrics
@@ -80,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SPARK_ERRORS as error:
         causes = describe_causes(error)
         explained = (
-            explain_full_disk(causes) or explain_missing_right(causes, options.bootstrap) or explain_conflict(causes)
+            explain_full_disk(causes)
+            or explain_missing_right(causes, options.bootstrap)
+            or explain_conflict(causes)
+            or explain_standstill(causes)
         )
         if explained is None:
             raise

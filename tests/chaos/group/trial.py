@@ -44,8 +44,8 @@ DECISIONS: Final = 15
 ASKED_S: Final = 20.0
 """A person who asks for a reload waits so long for the command."""
 LATE_MAX_S: Final = 30.0
-"""A branch comes behind another by so much at most: a mirror that starts, and a table that joins,
-meet such a branch in a short round too. An `init` waits for what is prepared in its database, twice.
+"""A branch comes behind another by so much at most: in a short round too, a mirror that starts, and
+a table that joins, meet such a branch. An `init` waits for what is prepared in its database, twice.
 """
 FOUNDERS: Final = 2
 

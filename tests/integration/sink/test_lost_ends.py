@@ -53,10 +53,10 @@ class Forgetful(Ground):
         self.cluster.start(AWAY)
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    """Brokers that forget."""
-    lock = Path(__file__).with_name("kafka-4.3.1.lock")
+@pytest.fixture(scope="module", params=["4.3.1", "4.4.0"])
+def cluster(request: pytest.FixtureRequest, kafka: Any) -> Iterator[KafkaCluster]:
+    """Brokers that forget. `kafka`, the other tests' broker of another version, is there before."""
+    lock = Path(__file__).with_name(f"kafka-{request.param}.lock")
     locked = server_files.locked
     with pytest.MonkeyPatch.context() as patch, ExitStack() as ending:
         patch.setattr(

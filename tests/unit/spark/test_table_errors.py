@@ -6,8 +6,16 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
-from twofold_spark.errors import TableRefused, explain_conflict, explain_full_disk, explain_missing_right
+from twofold_spark.errors import (
+    TableRefused,
+    describe_causes,
+    explain_conflict,
+    explain_full_disk,
+    explain_missing_right,
+    explain_standstill,
+)
 from twofold_spark.mirror.group_membership import GroupMembership
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.source_mirror import Batch, MirrorSettings
@@ -130,6 +138,15 @@ def test_a_full_disk_is_said_in_one_sentence() -> None:
     assert full.exit_status == 3
     assert "make room" in str(full)
     assert explain_full_disk(_of("java.io.IOException: Permission denied")) is None
+
+
+def test_a_process_that_stood_still_is_said_in_one_sentence() -> None:
+    lost = PySparkRuntimeError(errorClass="CANNOT_OPEN_SOCKET", messageParameters={"errors": "timed out"})
+    said = explain_standstill(describe_causes(lost))
+    assert said is not None
+    assert said.exit_status == 3
+    assert "start again" in str(said)
+    assert explain_standstill(_of("java.io.IOException: Permission denied")) is None
 
 
 @pytest.mark.parametrize(
