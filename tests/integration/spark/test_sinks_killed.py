@@ -33,7 +33,7 @@ from readers.catalogs import RestTables
 from readers.programs import READERS, make_reader
 from readers.trial import try_transfers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 KILLS: Final = int(os.environ.get("TWOFOLD_TEST_KILLS", "20"))
 READS: Final = 25 * KILLS
