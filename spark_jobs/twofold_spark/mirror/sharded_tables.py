@@ -190,8 +190,13 @@ class ShardedTables:
         return bool(self._due_tables)
 
     def maintain_if_due(self) -> None:
-        """Maintain some of the changed tables, between two cuts."""
+        """Maintain some of the changed tables, between two cuts.
+
+        Maintenance moves `main` to the last merge, so it leaves out tables whose `main` stays.
+        """
         due = [table for table in self._due_tables.take_share() if table in self.versions]
+        if due and self._place.last is not None:
+            due = [table for table in due if table not in self._place.last.held_tables]
         if due and self._sink is not None:
             self._sink.maintain(due, self._keep_cuts)
 

@@ -116,6 +116,13 @@ class GlobalCut:
             (p, each, False) for p, each in self.others.items()
         ]
 
+    @property
+    def held_tables(self) -> frozenset[str]:
+        """The tables that wait for a reload in some member: of a sharded one no reader is shown
+        more.
+        """
+        return frozenset(name for part in self.members.values() for name in part.stopped_tables)
+
     def find_part(self, prefix: str) -> Cut | None:
         """Return how far the tables of a source are."""
         return self.members.get(prefix) or self.others.get(prefix)

@@ -165,8 +165,8 @@ class IcebergPlace(TablePlace):
         """
         if cut is None:
             return {}
-        stopped = {name for part in cut.members.values() for name in part.stopped_tables}
-        shared = {name: version for name, version in self.shared_versions(cut).items() if name not in stopped}
+        held = cut.held_tables
+        shared = {name: version for name, version in self.shared_versions(cut).items() if name not in held}
         own = {
             prefix: {name: version for name, version in part.versions.items() if not self.sharding.covers(name)}
             for prefix, part, _ in cut.parts

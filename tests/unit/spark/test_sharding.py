@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, cast
 
@@ -18,7 +20,7 @@ from pyspark.sql.types import (
 
 from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.mirror.next_cut import NextCut
-from twofold_spark.mirror.sharded_tables import unite_columns
+from twofold_spark.mirror.sharded_tables import ShardedTables, unite_columns
 from twofold_spark.readers.cut_tables import Tables
 from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable
@@ -162,3 +164,33 @@ def test_a_sharded_table_is_read_when_all_its_shards_are_there(west: Cut, others
 def test_a_member_that_has_left_holds_nothing_back() -> None:
     left = cut(stopped=("public.accounts",))
     assert set(tables({"east": cut("public.accounts")}, {"north": left})) == {"public.accounts"}
+
+
+def maintained(last: GlobalCut) -> list[str]:
+    """The tables that are maintained behind a cut, of two that are due."""
+    found: list[str] = []
+
+    class Fake:
+        def maintain(self, tables: list[str], _keep: dt.timedelta) -> None:
+            found.extend(tables)
+
+    place = cast("Any", Fake())
+    place.last = last
+    shared = ShardedTables(
+        place, tables_at_once=1, maintain_every=1, maintain_at_once=True, keep_cuts=dt.timedelta(), unique_keys=False
+    )
+    with closing(shared):
+        shared._sink = place
+        shared.versions = {"public.accounts": "7", "sales.a": "8"}
+        shared._due_tables.add(shared.versions)
+        shared.maintain_if_due()
+    return found
+
+
+def test_maintenance_does_not_show_a_table_that_waits_for_a_shard() -> None:
+    """It would move `main` to merges of the other shards alone: a row that moved would be there
+    twice.
+    """
+    east, west = cut("public.accounts", "sales.a"), cut("sales.a", stopped=("public.accounts", "*"))
+    assert maintained(GlobalCut(3, {"east": east, "west": west})) == ["sales.a"]
+    assert maintained(GlobalCut(3, {"east": east}, {"west": west})) == ["public.accounts", "sales.a"], "it has left"
