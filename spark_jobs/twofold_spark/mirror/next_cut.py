@@ -74,13 +74,19 @@ class NextCut:
         """Whether only a reload can bring the table up to date."""
         return str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
 
-    def describe_shards(self, versions: Mapping[str, str]) -> Cut:
+    def describe_shards(self, versions: Mapping[str, str], has_topic: Callable[[str], bool] = lambda _: False) -> Cut:
         """Return the cut with these versions of sharded tables.
 
-        The load of a shard is in progress from before its first row on.
+        The load of a shard is in progress from before its first row on: the cut says so even where
+        no member has made the table, because the next process knows only what the cut says.
+        `has_topic` tells the topics of this source: a shard that was never seen is stopped with all
+        other tables.
         """
         cut = self.cut
         loading = {name for name in versions if self._topic_of(name) in self._loading}
+        loading |= {name for topic in self._loading if self._is_shared(name := self._table_of(topic))}
+        unseen = {name for name in versions if name not in cut.versions} if EVERY_TABLE in cut.stopped else set[str]()
+        stopped = {*cut.stopped, *(name for name in unseen if has_topic(self._topic_of(name)))}
         return replace(
             cut,
             versions={
@@ -88,7 +94,8 @@ class NextCut:
                 for name, version in cut.versions.items()
                 if name in versions or not self._is_shared(name)
             },
-            backfilling=tuple(sorted({*cut.backfilling, *loading} - {*cut.stopped})),
+            backfilling=tuple(sorted({*cut.backfilling, *loading} - stopped)),
+            stopped=tuple(sorted(stopped)),
         )
 
     def advance(self, sink: Sink, last: CommitRecord, applied: dict[MirrorTable, int], stopped: set[str]) -> None:
@@ -126,6 +133,10 @@ class NextCut:
 
     def _select(self, tables: Iterable[str], topics: Collection[str]) -> tuple[str, ...]:
         return tuple(sorted(name for name in tables if self._topic_of(name) in topics))
+
+    def _table_of(self, topic: str) -> str:
+        """Return the topic's table; nothing useful for a name that was too long for Kafka."""
+        return topic.removeprefix(f"{self._prefix}.")
 
     def _topic_of(self, table: str) -> str:
         return topic_of(self._prefix, *to_postgres_names(table))

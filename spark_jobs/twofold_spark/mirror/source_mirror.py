@@ -127,7 +127,7 @@ class SourceMirror:
 
     def describe_shards(self, versions: Mapping[str, str]) -> Cut:
         """Return the last cut with these versions of sharded tables."""
-        return self._next.describe_shards(versions)
+        return self._next.describe_shards(versions, self._merger.has_topic)
 
     def apply_up_to(self, sequence: int, *, held: Iterable[CommitRecord] | None, behind: int) -> AppliedBatch:
         """Apply the commit records up to a sequence number as one batch.

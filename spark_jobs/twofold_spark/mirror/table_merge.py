@@ -77,6 +77,10 @@ class TableMerger:
         key = decoding.merge_key_columns(keys.latest, subject.latest) if keys else ()
         return MirrorTable(topic, *parse_topic_name(topic, self._prefix, subject.latest), key)
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether the connector has a table of this topic, by the registry."""
+        return self._registry.find_subject(f"{topic}-value") is not None
+
     def merge(
         self,
         spark: SparkSession,

@@ -120,6 +120,28 @@ def test_a_members_cut_has_the_version_that_all_share_and_waits_for_its_load() -
     assert of_east.describe_shards({}).versions == {}, "its merge was refused"
 
 
+def test_a_load_in_progress_is_known_after_a_restart_though_nobody_had_made_the_table() -> None:
+    first = NextCut("east", print, SHARDING.covers)
+    first.advance(cast("Any", None), record(6, backfilling=("east.public.accounts", "east.public.own")), {}, set())
+    published = first.describe_shards({})
+    assert published.backfilling == ("public.accounts",)
+    second = NextCut("east", print, SHARDING.covers)
+    second.start_from(cast("Any", None), published)
+    assert second.describe_shards({"public.accounts": "9"}).backfilling == ("public.accounts",)
+
+
+def test_a_shard_that_was_never_seen_is_stopped_where_commit_records_are_missing() -> None:
+    of_east = NextCut("east", print, SHARDING.covers)
+    of_east.stop_every_table(8, "stream")
+    has_topic = {"east.public.accounts"}.__contains__
+    made = of_east.describe_shards({"public.accounts": "9", "sales.a": "9"}, has_topic)
+    assert made.stopped == ("*", "public.accounts"), "it has no topic of sales.a"
+    loaded = {replace(TABLE, topic="east.public.accounts"): 9}
+    of_east.advance(cast("Any", None), record(9), loaded, {"*"})
+    made = of_east.describe_shards({"public.accounts": "10"}, has_topic)
+    assert (made.stopped, made.versions) == (("*",), {"public.accounts": "10"})
+
+
 class Places:
     """A reader that knows where each table is asked for."""
 
