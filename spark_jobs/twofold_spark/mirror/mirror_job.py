@@ -301,6 +301,9 @@ class Mirror:
                     at_stake="global transactions would be torn",
                     repair="end the other job, and start over in a new place (--warehouse, and the address in --sink)",
                 )
+            if not shown:
+                # Its first commit record says which loads are in progress.
+                parts[prefix] = replace(parts[prefix], backfilling=tuple(sorted(versions)))
         last = self._place.last
         known = {**last.others, **last.members, **parts} if last is not None else parts
         return GlobalCut(

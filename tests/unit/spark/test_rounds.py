@@ -5,13 +5,17 @@ the tables. After an error nothing more is applied.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.source_mirror import MirrorSettings
+from twofold_spark.sinks.cuts import NO_CUT
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import Sharding
 from twofold_spark.streaming import EndRequested
 
 NOTHING = cast("Any", None)
@@ -75,3 +79,15 @@ def test_after_an_error_nothing_more_is_applied(rounds: Rounds) -> None:
     with pytest.raises(EndRequested):
         rounds.mirror(NOTHING, 0)
     assert rounds.count == 1
+
+
+def test_a_member_without_a_commit_record_may_have_rows_of_every_shard() -> None:
+    """Its frontier comes before the first rows of its load, which may wait for a lock."""
+    place = cast("Any", SimpleNamespace(sharding=Sharding.parse("*"), last=None, next_number=1))
+    mirror = Mirror(NOTHING, NOTHING, NOTHING, ("east", "west"), place, MirrorSettings())
+    mirror._membership.joined = frozenset(("east", "west"))
+    mirror._shared.versions = {"public.accounts": "7"}
+    mirror._sources["east"]._next.cut = replace(NO_CUT, sequence=5, versions={"public.accounts": "0"})
+    made = mirror._make_cut({"east": 5, "west": 0})
+    assert made.members["west"].backfilling == ("public.accounts",)
+    assert made.members["east"].backfilling == ()
