@@ -309,8 +309,20 @@ class Mirror:
         return GlobalCut(
             self._place.next_number,
             {prefix: parts[prefix] for prefix in sorted(joined)},
-            {prefix: parts.get(prefix) or self._leave(known[prefix]) for prefix in sorted({*known} - joined)},
+            {
+                prefix: self._wait(parts[prefix]) if prefix in parts else self._leave(known[prefix])
+                for prefix in sorted({*known} - joined)
+            },
         )
+
+    def _wait(self, part: Cut) -> Cut:
+        """Return what a cut says of a source that joins.
+
+        A sharded table may have rows of it that wait for a reload. To readers they are in progress:
+        what is stopped of a source that has left holds nobody back.
+        """
+        stopped = {name for name in part.stopped_tables if self._shared.covers(name)}
+        return replace(part, backfilling=tuple(sorted({*part.backfilling, *stopped})))
 
     def _leave(self, part: Cut) -> Cut:
         """Return what a cut says of a source that is no member any more.

@@ -118,10 +118,12 @@ class GlobalCut:
 
     @property
     def held_tables(self) -> frozenset[str]:
-        """The tables that wait for a reload in some member: of a sharded one no reader is shown
-        more.
+        """The tables that wait for a reload in some member, or for a source that joins: of a
+        sharded one no reader is shown more.
         """
-        return frozenset(name for part in self.members.values() for name in part.stopped_tables)
+        waiting = {name for part in self.members.values() for name in part.stopped_tables}
+        joining = {name for part in self.others.values() for name in (*part.versions, *part.backfilling)}
+        return frozenset(waiting | joining)
 
     def find_part(self, prefix: str) -> Cut | None:
         """Return how far the tables of a source are."""

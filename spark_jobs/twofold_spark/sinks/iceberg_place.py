@@ -161,7 +161,7 @@ class IcebergPlace(TablePlace):
     def _list_versions(self, cut: GlobalCut | None) -> Mapping[str, Mapping[str, str]]:
         """List the versions that plain names may show with this cut, by prefix.
 
-        A sharded table stays as it is while one of its shards waits for a reload.
+        A sharded table stays as it is while one of its shards waits for a reload, or joins.
         """
         if cut is None:
             return {}

@@ -81,13 +81,31 @@ def test_after_an_error_nothing_more_is_applied(rounds: Rounds) -> None:
     assert rounds.count == 1
 
 
-def test_a_member_without_a_commit_record_may_have_rows_of_every_shard() -> None:
-    """Its frontier comes before the first rows of its load, which may wait for a lock."""
+def make_mirror(*joined: str) -> Mirror:
+    """East has rows in a sharded table, west none."""
     place = cast("Any", SimpleNamespace(sharding=Sharding.parse("*"), last=None, next_number=1))
     mirror = Mirror(NOTHING, NOTHING, NOTHING, ("east", "west"), place, MirrorSettings())
-    mirror._membership.joined = frozenset(("east", "west"))
+    mirror._membership.joined = frozenset(joined)
     mirror._shared.versions = {"public.accounts": "7"}
     mirror._sources["east"]._next.cut = replace(NO_CUT, sequence=5, versions={"public.accounts": "0"})
-    made = mirror._make_cut({"east": 5, "west": 0})
+    return mirror
+
+
+def test_a_member_without_a_commit_record_may_have_rows_of_every_shard() -> None:
+    """Its frontier comes before the first rows of its load, which may wait for a lock."""
+    made = make_mirror("east", "west")._make_cut({"east": 5, "west": 0})
     assert made.members["west"].backfilling == ("public.accounts",)
     assert made.members["east"].backfilling == ()
+
+
+def test_a_shard_that_is_stopped_while_its_member_joins_holds_the_table_back() -> None:
+    mirror = make_mirror("east")
+    mirror._sources["west"]._next.cut = replace(NO_CUT, sequence=3, stopped=("public.accounts",))
+    made = mirror._make_cut({"east": 5, "west": 3})
+    assert made.others["west"].backfilling == ("public.accounts",)
+    assert made.members["east"].versions == {"public.accounts": "7"}
+    assert made.held_tables == {"public.accounts"}
+    mirror._place.last = made
+    del mirror._sources["west"]
+    left = mirror._make_cut({"east": 5})
+    assert (left.others["west"].backfilling, left.held_tables) == ((), frozenset()), "it has left"

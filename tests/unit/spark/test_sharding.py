@@ -215,4 +215,6 @@ def test_maintenance_does_not_show_a_table_that_waits_for_a_shard() -> None:
     """
     east, west = cut("public.accounts", "sales.a"), cut("sales.a", stopped=("public.accounts", "*"))
     assert maintained(GlobalCut(3, {"east": east, "west": west})) == ["sales.a"]
-    assert maintained(GlobalCut(3, {"east": east}, {"west": west})) == ["public.accounts", "sales.a"], "it has left"
+    left = cut(stopped=("public.accounts",))
+    assert maintained(GlobalCut(3, {"east": east}, {"west": left})) == ["public.accounts", "sales.a"], "it has left"
+    assert maintained(GlobalCut(3, {"east": east}, {"west": west})) == ["public.accounts"], "it joins with rows"
