@@ -249,8 +249,7 @@ class IcebergSink:
         wanted: dict[str, set[int]] = {table: set() for table in tables}
         for row in named.where(f.col("name").isin(*tables)).collect():
             wanted[row["name"]].add(row["version"])
-        cut = self._cut
-        publisher = self._publisher if cut is not None and cut.whole else None
+        publisher = self._publisher if self._place.is_shown(self._prefix) else None
         iceberg_maintenance.maintain(self._spark, self._catalog, MERGES, publisher, wanted, keep)
 
     def _set_summary(self, spark: SparkSession, sequence: int) -> None:

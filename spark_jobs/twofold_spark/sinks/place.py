@@ -78,6 +78,14 @@ class Place(ABC):
             NO_CUT, sequence=self.last.number, whole=self.last.whole, versions=self.shared_versions(self.last)
         )
 
+    def is_shown(self, prefix: str) -> bool:
+        """Whether plain names show what the last cut has of a source, or of the sharded tables.
+
+        They wait while a table of any member is ahead: members are shown together.
+        """
+        part = self.find_part(prefix)
+        return self.last is not None and self.last.whole and part is not None and part.whole
+
     def shared_versions(self, cut: GlobalCut) -> dict[str, str]:
         """Return the versions of a cut's sharded tables; each member that has rows names them."""
         named = (item for _, part, _ in cut.parts for item in part.versions.items())

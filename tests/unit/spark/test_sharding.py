@@ -23,6 +23,7 @@ from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.sharded_tables import ShardedTables, unite_columns
 from twofold_spark.readers.cut_tables import Tables
 from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
+from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.merge_sql import POSTGRES, check_key, merge_statement, repeated_query
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
@@ -218,3 +219,16 @@ def test_maintenance_does_not_show_a_table_that_waits_for_a_shard() -> None:
     left = cut(stopped=("public.accounts",))
     assert maintained(GlobalCut(3, {"east": east}, {"west": left})) == ["public.accounts", "sales.a"], "it has left"
     assert maintained(GlobalCut(3, {"east": east}, {"west": west})) == ["public.accounts"], "it joins with rows"
+
+
+def test_plain_names_show_no_member_while_a_table_of_another_is_ahead() -> None:
+    """Maintenance shows what it has compacted."""
+    place = IcebergPlace(of_group=True, sharding=SHARDING)
+    east, west = cut("public.own"), cut("public.own")
+    for last, shown in (
+        (GlobalCut(3, {"east": east, "west": west}), {"east", "west", SHARED}),
+        (GlobalCut(3, {"east": east, "west": replace(west, whole=False)}), set()),
+        (GlobalCut(3, {"east": east}, {"west": replace(west, whole=False)}), {"east", SHARED}),
+    ):
+        place.last = last
+        assert {prefix for prefix in ("east", "west", SHARED) if place.is_shown(prefix)} == shown
