@@ -44,8 +44,8 @@ DECISIONS: Final = 15
 ASKED_S: Final = 20.0
 """A person who asks for a reload waits so long for the command."""
 LATE_MAX_S: Final = 30.0
-"""A branch comes behind another by so much at most: in a short round too, a mirror that starts, and
-a table that joins, meet such a branch. An `init` waits for what is prepared in its database, twice.
+"""A branch comes behind another by so much at most; a quarter of a short round. An `init` waits
+for what is prepared in its database, twice.
 """
 FOUNDERS: Final = 2
 
@@ -210,7 +210,7 @@ class GroupTrial:
             return list(pool.map(make, range(len(self.members))))
 
     def _coordinator(self, sources: list[Source]) -> Keeper:
-        command = self._coordinating(sources, "--late", str(LATE_MAX_S))
+        command = self._coordinating(sources, "--late", str(min(LATE_MAX_S, self.seconds / 4)))
         return Keeper("coordinator", command, self.folder / "coordinator.log", self.environment)
 
     def _coordinating(self, sources: list[Source], *arguments: str) -> list[str]:
