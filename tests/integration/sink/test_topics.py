@@ -63,6 +63,7 @@ def test_what_is_missing_is_made_as_configured(topics: Topics, admin: AdminClien
     assert config_of(admin, names["prepared"])["cleanup.policy"] == "compact"
     kept = {name: int(config_of(admin, name)["retention.ms"]) for name in (table, names["commits"])}
     assert kept[names["commits"]] > kept[table] > 0
+    assert int(config_of(admin, table)["index.interval.bytes"]) > 4096, "Kafka's default costs the broker most"
     assert topics.ensure(wanted) == topics.ensure(wanted), "and found again"
 
 
