@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import IO, Protocol
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 
 from bench.cases import END_TABLE
+from bench.connect import avro_converter, converter_settings, debezium_settings
 from bench.ground import PARTITIONS, Committed, Ground, wait_until
 from twofold.row_path import slowness
 
@@ -236,23 +236,9 @@ class Debezium:
         wait_until(f"slot {run.slot} is free", lambda: run.walsender() is None, _STOP_S)
 
     def _settings(self, run: Run) -> dict[str, str]:
-        source = conninfo_to_dict(run.dsn)
         return {
-            "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
-            "tasks.max": "1",
-            "database.hostname": str(source["host"]),
-            "database.port": str(source["port"]),
-            "database.user": str(source["user"]),
-            "database.dbname": str(source["dbname"]),
-            "topic.prefix": run.slot,
-            "plugin.name": "pgoutput",
-            "slot.name": run.slot,
-            "publication.name": run.publication,
-            "publication.autocreate.mode": "disabled",
+            **debezium_settings(run.dsn, run.slot, run.publication, PARTITIONS),
             "snapshot.mode": "no_data",
-            "exactly.once.support": "required",
-            "topic.creation.default.partitions": str(PARTITIONS),
-            "topic.creation.default.replication.factor": "1",
             # Throughput.
             "max.batch.size": "8192",
             "max.queue.size": "32768",
@@ -261,23 +247,15 @@ class Debezium:
             "producer.override.linger.ms": "20",
             "producer.override.compression.type": "lz4",
             **(_router(run) if self.converter == ROUTER else {}),
-            **self._converters(),
+            **converter_settings(self._converter()),
         }
 
-    def _converters(self) -> dict[str, str]:
+    def _converter(self) -> dict[str, str]:
         if self.converter == ROUTER:
-            kind = {"": "org.apache.kafka.connect.storage.StringConverter"}
-        elif self.converter == "json":
-            kind = {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": "false"}
-        else:
-            registry = f"http://127.0.0.1:{self._ground.registry_port}/apis/registry/v2"
-            kind = {
-                "": "io.apicurio.registry.utils.converter.AvroConverter",
-                ".apicurio.registry.url": registry,
-                ".apicurio.registry.auto-register": "true",
-                ".apicurio.registry.find-latest": "true",
-            }
-        return {f"{part}.converter{name}": value for part in ("key", "value") for name, value in kind.items()}
+            return {"": "org.apache.kafka.connect.storage.StringConverter"}
+        if self.converter == "json":
+            return {"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": "false"}
+        return avro_converter(self._ground.registry_port)
 
 
 def _router(run: Run) -> dict[str, str]:

@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from compare.debezium import DebeziumJdbc
 from compare.ground import System
 from compare.postgres import Subscription
 from compare.trial import FULL, SHORT, Trial
 from compare.twofold_mirror import Twofold
 from compare.verdict import COUNTS
 
-SYSTEMS: Final[Mapping[str, Callable[[], System]]] = {system.name: system for system in (Twofold, Subscription)}
+SYSTEMS: Final[Mapping[str, Callable[[], System]]] = {
+    system.name: system for system in (Twofold, Subscription, DebeziumJdbc)
+}
 FIGURES: Final = {
     "fresh_p50_s": "seconds until visible, p50",
     "fresh_p99_s": "seconds until visible, p99",

@@ -22,7 +22,9 @@ def made_worker(folder: Path, bootstrap: str) -> ConnectWorker:
 
     In another time zone than UTC it would write another `timestamptz`.
     """
-    return ConnectWorker(folder, bootstrap, plugin="jdbc", group=folder.name, jvm=("-Xmx768m", "-Duser.timezone=UTC"))
+    return ConnectWorker(
+        folder, bootstrap, plugins=("jdbc",), group=folder.name, jvm=("-Xmx768m", "-Duser.timezone=UTC")
+    )
 
 
 def settings(topics: Iterable[str], registry_url: str, conninfo: str, options: str = "") -> dict[str, str]:
