@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping
+from typing import Final
 
-from compare.bank import DATABASES, GID_PATTERN
+from compare import lake
+from compare.bank import DATABASES, GID_PATTERN, TABLES
 from compare.faults import Part
 from compare.ground import Ground, PostgresCopy, Service
+from compare.lake import LakeCopy, Locations, NotThereError
 from compare.looks import Copy
 from twofold_common.java import spark_java_home
+from twofold_spark.session import CATALOG, member_catalog
 
 
 class Twofold:
@@ -18,7 +22,7 @@ class Twofold:
 
     name = "twofold"
     kafka = True
-    documentation = (
+    documentation: tuple[tuple[str, str], ...] = (
         ("group, prepared.gid_patterns, --prefix of each member", "docs/learn/two-phase.md"),
         ("--sink jdbc", "docs/use/spark.md"),
     )
@@ -40,10 +44,18 @@ class Twofold:
         mirror = [
             *(sys.executable, "-m", "twofold_spark", "mirror"),
             *("--bootstrap", ground.kafka.bootstrap, "--registry", ground.registry.url),
-            *("--warehouse", str(ground.folder / "lake"), "--sink", f"jdbc={ground.copies}"),
+            *("--warehouse", str(ground.folder / "lake"), *self._sink(ground)),
             *(word for database in DATABASES for word in ("--prefix", database)),
         ]
-        self._add(ground, "mirror", mirror, {"JAVA_HOME": str(spark_java_home())})
+        # Spark reads its defaults there.
+        environment = {"JAVA_HOME": str(spark_java_home()), "SPARK_CONF_DIR": str(ground.folder)}
+        self._add(ground, "mirror", mirror, environment)
+        return self._copy(ground)
+
+    def _sink(self, ground: Ground) -> tuple[str, ...]:
+        return "--sink", f"jdbc={ground.copies}"
+
+    def _copy(self, ground: Ground) -> Copy:
         return PostgresCopy(ground.copies, "{database}_{database}")
 
     def tend(self) -> None:
@@ -72,3 +84,67 @@ class Twofold:
             f"[prepared]\ngid_patterns = ['{GID_PATTERN}']\n"
         )
         return [sys.executable, "-m", "twofold", "-c", str(file)]
+
+
+class TwofoldIceberg(Twofold):
+    """The mirror writes into Iceberg. The catalogs of both members and of the cuts are in the
+    destination. The reader reads the last cut: plain names of two members change one after the
+    other.
+    """
+
+    name = "twofold-iceberg"
+    documentation = (
+        *Twofold.documentation[:1],
+        ("--catalog-uri, a catalog for each member, twofold.cuts", "docs/use/spark.md"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lake: CutCopy | None = None
+
+    def stop(self) -> None:
+        super().stop()
+        if self._lake is not None:
+            self._lake.duckdb.close()
+
+    def _sink(self, ground: Ground) -> tuple[str, ...]:
+        choice, place = lake.choose_catalog(ground), ground.folder / "lake"
+        secrets = ground.folder / "catalog.properties"
+        secrets.write_text("".join(f"{name}={value}\n" for name, value in choice.properties.items()))
+        members = {
+            name: value
+            for database in DATABASES
+            for name, value in choice.settings(str(place / database), member_catalog(CATALOG, database)).items()
+        }
+        (ground.folder / "spark-defaults.conf").write_text(
+            "".join(f"{name} {value}\n" for name, value in members.items())
+        )
+        return "--catalog-uri", choice.uri, "--catalog-file", str(secrets)
+
+    def _copy(self, ground: Ground) -> Copy:
+        self._lake = CutCopy(ground.copies)
+        return self._lake
+
+
+LAST_CUT: Final = """
+WITH cuts AS (FROM iceberg_scan('{}') WHERE joined),
+     whole AS (SELECT number FROM cuts GROUP BY number HAVING bool_and(whole) ORDER BY number DESC LIMIT 1)
+SELECT prefix, t.name, t.version FROM (SELECT prefix, unnest(tables) AS t FROM cuts JOIN whole USING (number))
+"""
+
+
+class CutCopy(LakeCopy):
+    """The tables at the versions that the last whole cut names."""
+
+    def scans(self, locations: Locations) -> Mapping[str, str]:
+        rows = self.duckdb.ask(LAST_CUT.format(lake.find(locations, CATALOG, "twofold", "cuts")))
+        versions = {(prefix, name): version for prefix, name, version in rows}
+        scans = {}
+        for database in DATABASES:
+            for table in TABLES:
+                version = versions.get((database, f"{database}.{table}"))
+                if version is None:
+                    raise NotThereError(table)
+                place = lake.find(locations, member_catalog(CATALOG, database), database, table)
+                scans[self.names[database][table]] = f"'{place}', snapshot_from_id = {version}"
+        return scans

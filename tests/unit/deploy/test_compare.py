@@ -6,14 +6,17 @@ The copies are made up, in SQLite.
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from compare import faults
 from compare.bank import ACCOUNTS, BALANCE, DATABASES, LINES, TABLES, Journal
+from compare.lake import NotThereError, find
 from compare.looks import Look, Rows, Sightings, look_at, read_rows
 from compare.verdict import COUNTS, Healed, freshness, judge, percentile, recoveries
 
@@ -185,3 +188,15 @@ def test_a_plan_has_every_fault_of_every_part_before_it_has_one_again() -> None:
 
 def _first(plan: Iterator[faults.Fault], count: int) -> list[faults.Fault]:
     return list(itertools.islice(plan, count))
+
+
+def test_a_table_of_a_lake_is_there_from_its_first_version_on(tmp_path: Path) -> None:
+    file, place = tmp_path / "metadata.json", ("lake", "east", "account")
+    file.write_text(json.dumps({"current-snapshot-id": 12}))
+    assert find({place: str(file)}, *place) == str(file)
+    for without in ({}, {"current-snapshot-id": -1}, {"current-snapshot-id": None}):
+        file.write_text(json.dumps(without))
+        with pytest.raises(NotThereError):
+            find({place: str(file)}, *place)
+    with pytest.raises(NotThereError):
+        find({}, *place)
