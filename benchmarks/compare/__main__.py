@@ -17,12 +17,13 @@ from typing import Any, Final
 from compare.debezium import DebeziumJdbc
 from compare.ground import System
 from compare.postgres import Subscription
+from compare.spark_merge import DebeziumMerge
 from compare.trial import FULL, SHORT, Trial
 from compare.twofold_mirror import Twofold, TwofoldIceberg
 from compare.verdict import COUNTS
 
 SYSTEMS: Final[Mapping[str, Callable[[], System]]] = {
-    system.name: system for system in (Twofold, Subscription, DebeziumJdbc, TwofoldIceberg)
+    system.name: system for system in (Twofold, Subscription, DebeziumJdbc, TwofoldIceberg, DebeziumMerge)
 }
 FIGURES: Final = {
     "fresh_p50_s": "seconds until visible, p50",
