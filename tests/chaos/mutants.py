@@ -70,8 +70,8 @@ MUTANTS = (
     Mutant("no frontier needs to speak of a branch", "common/twofold_common/global_cut.py", "return self.sequence if member == own else self.seen.get(member, 0)", "return 1 << 60", faults=GROUP),
     Mutant("a global transaction in doubt is shown", "common/twofold_common/global_cut.py", "self._hidden += each.frontier.in_doubt", "pass", faults=GROUP),
     # That a load waits for siblings is not here: an `init` waits for what is prepared in its
-    # database, so that a round meets such a load once in dozens. The model finds it in each
-    # exploration, and tests/integration/spark/test_group_loads.py makes it.
+    # database, so that a round meets such a load once in dozens. The model has its own
+    # (model/group_mutants.py), and tests/integration/spark/test_group_loads.py makes the scene.
     Mutant("what one member hides others show", "common/twofold_common/global_cut.py", "while self._hidden or self._early:", "while self._early:", faults=GROUP),
 )  # fmt: skip
 
