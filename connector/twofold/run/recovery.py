@@ -99,6 +99,10 @@ def recover(
         step(functools.partial(check_recent_commits, config, registry, fencing.recovered, lookback, published.topics))
     restarts = {*fencing.recovered.to_reload, *choose_restarts(fencing.recovered.pins)}
     step(lambda: _make_ready(config, published, restarts))
+    # These questions would keep the processor and the registry from those of the steps.
+    published.registrar.ask_ahead(
+        (each, pin) for each, pin in fencing.recovered.pins.items() if each in published.topics
+    )
     recovered = Recovered(session, source, fencing.publisher, fencing.recovered, progress, published, registry)
     return assemble(config, recovered, stop, opened, upto=upto)
 
@@ -227,7 +231,6 @@ def _find_tables(
     if described.flaws:
         raise refusal_of(described.flaws)
     in_use = frozenset(topic_of(config.prefix, each.schema, each.table) for each in described.relations)
-    registrar.ask_ahead((topic, pin) for topic, pin in recovered.pins.items() if topic in in_use)
     return RecoveredTables(tables, registrar, described, in_use)
 
 
