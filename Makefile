@@ -202,6 +202,10 @@ flamegraph: ready ## Where the connector's threads spend their time on a backlog
 bench-group: ready ## A source group: what frontiers cost a connector, and from COMMIT PREPARED to the global cut. ARGS='cost,latency 40' chooses.
 	@PYTHONPATH=tests:benchmarks $(BIN)/python benchmarks/group.py $(ARGS)
 
+.PHONY: bench-shards
+bench-shards: ready ## What it costs that the tables of eight databases are shards of one. ARGS='latency,rows 40 50_000' chooses.
+	@PYTHONPATH=tests:benchmarks $(BIN)/python benchmarks/shards.py $(ARGS)
+
 .PHONY: bench-reader
 bench-reader: ready ## What whole transactions cost a consumer, beside one that decodes each row. ARGS='TRANSACTIONS LARGE'.
 	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/reader.py $(ARGS)

@@ -49,6 +49,7 @@ from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks.iceberg_place import IcebergPlace
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, Trigger
@@ -115,7 +116,7 @@ class Bank:
 class Connectors:
     """One of each named database, of a group or of none."""
 
-    def __init__(self, ground: Ground, bank: Bank, kind: str, databases: Iterable[str]) -> None:
+    def __init__(self, ground: Ground, dsns: Mapping[str, str], kind: str, databases: Iterable[str]) -> None:
         self._ground = ground
         self.prefixes = {name: f"{kind}_{name}" for name in databases}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -124,7 +125,7 @@ class Connectors:
         for name, prefix in self.prefixes.items():
             self._file(prefix).write_text(
                 f'name = "{prefix}"\n'
-                f'[source]\ndsn = "{bank.dsns[name]}"\npublication = "bench"\n'
+                f'[source]\ndsn = "{dsns[name]}"\npublication = "bench"\n'
                 f'[kafka]\nbootstrap = "{ground.bootstrap}"\nreplication = 1\nmin_insync_replicas = 1\n'
                 f'[registry]\nurl = "{registry.url}"\n[spool]\nfolder = "{ground.folder / "spool"}"\n'
                 f"""[prepared]\ngid_patterns = ['1_(?P<global>[0-9]+)_(?P<branch>[a-z]+)']\n"""
@@ -166,7 +167,7 @@ class Connectors:
 
 
 def measure_cost(ground: Ground, bank: Bank, seconds: float) -> dict[str, object]:
-    groups = {kind: Connectors(ground, bank, kind, DATABASES[:2]) for kind in ("group", "none")}
+    groups = {kind: Connectors(ground, bank.dsns, kind, DATABASES[:2]) for kind in ("group", "none")}
     rounds = []
     for number in range(ROUNDS):
         order = sorted(groups, reverse=bool(number % 2))
@@ -213,7 +214,7 @@ class Cuts:
 def measure_latency(ground: Ground, bank: Bank, seconds: float) -> dict[str, object]:
     figures: dict[str, object] = {}
     registry = ground.stack.registry
-    with Connectors(ground, bank, "group", DATABASES) as connectors, ExitStack() as opened:
+    with Connectors(ground, bank.dsns, "group", DATABASES) as connectors, ExitStack() as opened:
         spark = session.open_session(ground.folder / "lake", java_home=str(java.spark_java_home()))
         opened.callback(spark.stop)
         for what in ("warm", "group", "one source", "group", "one source"):
@@ -223,7 +224,7 @@ def measure_latency(ground: Ground, bank: Bank, seconds: float) -> dict[str, obj
             if what == "one source":
                 wanted = wanted[:1]
             folder = ground.folder / f"lake-{time.monotonic_ns()}"
-            job, close = follow(spark, Kafka(ground.bootstrap), Registry(registry.url), wanted, folder, cuts)
+            job, close, _ = follow(spark, Kafka(ground.bootstrap), Registry(registry.url), wanted, folder, cuts)
 
             def load(wanted: list[str] = wanted, cuts: Cuts = cuts, length: float = length) -> dict[int, tuple[str, float]]:  # fmt: skip
                 show(bank.transfer_for(1), wanted, cuts)  # a start reads the loads before
@@ -233,8 +234,12 @@ def measure_latency(ground: Ground, bank: Bank, seconds: float) -> dict[str, obj
 
             def show(ended: dict[int, tuple[str, float]], wanted: list[str], cuts: Cuts) -> None:
                 last = {connectors.prefixes[name]: max(n for n, (by, _) in ended.items() if by == name) for name in ("east", "west")}  # fmt: skip
-                places = find_places(ground.bootstrap, registry.url, last)
-                wait_until("all is shown", lambda: all(cuts.reached(p) >= places[p][last[p]] for p in last if p in wanted), 120)  # fmt: skip
+
+                def is_shown() -> bool:
+                    places = find_places(ground.bootstrap, registry.url, last)
+                    return all(cuts.reached(p) >= places[p].get(last[p], sys.maxsize) for p in last if p in wanted)
+
+                wait_until("all is shown", is_shown, 120, pause_s=1)
 
             ended = run_beside(job, load)
             close()
@@ -252,32 +257,43 @@ def measure_latency(ground: Ground, bank: Bank, seconds: float) -> dict[str, obj
 
 
 def find_places(bootstrap: str, registry: str, prefixes: Iterable[str]) -> dict[str, dict[int, int]]:
-    """The commit record of each transfer's branch, by prefix."""
+    """The visible commit record of each transfer's branch, by prefix."""
     decode = avro(registry)
     places = {}
     for prefix in prefixes:
         topic, ends = f"{prefix}.public.part", defaultdict[int, list[tuple[int, int]]](list)
+        rows = read_all(bootstrap, decode, [topic])
         for commit in read_all(bootstrap, decode, [f"{prefix}.commits"]):
             for each in commit.value["ranges"]:
                 if each["topic"] == topic:
                     ends[each["partition"]].append((each["last"], commit.value["sequence"]))
         places[prefix] = {
-            row.value["after"]["id"]: ends[row.partition][bisect_left(ends[row.partition], (row.offset, 0))][1]
-            for row in read_all(bootstrap, decode, [topic])
+            row.value["after"]["id"]: ends[row.partition][place][1]
+            for row in rows
+            if (place := bisect_left(ends[row.partition], (row.offset, 0))) < len(ends[row.partition])
         }
     return places
 
 
 def follow(
-    spark: SparkSession, kafka: Kafka, registry: Registry, prefixes: list[str], folder: Path, cuts: Cuts
-) -> tuple[StreamingJob, Callable[[], None]]:
+    spark: SparkSession,
+    kafka: Kafka,
+    registry: Registry,
+    prefixes: list[str],
+    folder: Path,
+    cuts: Cuts,
+    *,
+    sharding: Sharding = NO_SHARDING,
+    trigger: str = "interval=1s",
+) -> tuple[StreamingJob, Callable[[], None], str]:
+    """Start a mirror; return its job, what closes it, and its catalog."""
     catalog = f"lake{time.monotonic_ns()}"
     for name, its in {catalog: "group", **{member_catalog(catalog, p): p for p in prefixes}}.items():
         (folder / its).mkdir(parents=True)
         for key, value in WAREHOUSE_CATALOG.settings(str(folder / its), name).items():
             spark.conf.set(key, value)
 
-    place = IcebergPlace(catalog, of_group=len(prefixes) > 1)
+    place = IcebergPlace(catalog, of_group=len(prefixes) > 1, sharding=sharding)
 
     # As a job that runs on.
     mirror = Mirror(
@@ -285,8 +301,8 @@ def follow(
         report_cut=lambda cut: cuts.note({p: each.sequence for p, each in cut.members.items()}),
     )  # fmt: skip
     job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
-    job.start(mirror.open_stream(), folder / "checkpoint", Trigger.parse("interval=1s"))
-    return job, mirror.close
+    job.start(mirror.open_stream(), folder / "checkpoint", Trigger.parse(trigger))
+    return job, mirror.close, catalog
 
 
 def run_beside(job: StreamingJob, load: Callable[[], dict[int, tuple[str, float]]]) -> dict[int, tuple[str, float]]:
