@@ -1,52 +1,24 @@
-"""Accounts in two databases that are shards of one table: a coordinator moves them from one to the
-other and pays between them, so that each is there once and their sum stays.
+"""The mirror of accounts that move between shards, which `helpers.connector.moving_accounts` has:
+each is there once, and their sum stays.
 """
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 from pyiceberg.catalog.sql import SqlCatalog
 
-from fixtures.connector import Installation
+from helpers.connector import moving_accounts
+from helpers.connector.moving_accounts import MARK, Rows, read_sources
 from helpers.spark.group_lake import GroupLake
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.verify.verification import Verification
-
-ACCOUNTS = range(1, 13)
-BALANCE = 100
-_NOTE = "(SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100))"
-"""Longer than what PostgreSQL keeps in the row: an update that leaves it does not send it."""
-
-MARK = "INSERT INTO transfer VALUES ('a mark') ON CONFLICT (id) DO UPDATE SET amount = transfer.amount + 1"
-"""Changes no sharded table."""
-
-Rows = dict[int, tuple[str, int, str]]
-"""By account: the shard, the balance, the note."""
-
-
-def fill(members: Mapping[str, Installation]) -> None:
-    """Make the accounts, one after the other in the next shard."""
-    for number, here in enumerate(members.values()):
-        listed = ", ".join(f"({each}, {BALANCE}, {_NOTE})" for each in ACCOUNTS if each % len(members) == number)
-        here.sql(f"INSERT INTO account VALUES {listed}")
-
-
-def read_sources(members: Mapping[str, Installation]) -> Rows:
-    found: Rows = {}
-    for prefix, here in members.items():
-        with psycopg.connect(here.conninfo) as connection:
-            rows = connection.execute("SELECT id, version, note FROM account").fetchall()
-        assert not found.keys() & {row[0] for row in rows}, "the sources have a row twice"
-        found |= {row[0]: (prefix, row[1], row[2]) for row in rows}
-    return found
 
 
 def read_plainly(lake: GroupLake) -> list[dict[str, Any]]:
@@ -68,9 +40,7 @@ def find_rows(listed: list[dict[str, Any]]) -> Rows:
 
 def assert_whole(listed: list[dict[str, Any]]) -> None:
     """Each account is there once, and nothing of their money is under way."""
-    rows = find_rows(listed)
-    assert rows.keys() == {*ACCOUNTS}, f"missing: { {*ACCOUNTS} - rows.keys() }"
-    assert sum(balance for _, balance, _ in rows.values()) == len(ACCOUNTS) * BALANCE
+    moving_accounts.assert_whole(find_rows(listed))
 
 
 def shows_the_sources(lake: GroupLake) -> bool:
@@ -120,97 +90,3 @@ def assert_verified(lake: GroupLake) -> None:
             rows = here.ask("SELECT count(*) FROM account")
             found = {each.table: (each.rows, each.buckets) for each in verification.run()}
             assert found["public.account"] == (rows, 0), said
-
-
-class Branch(NamedTuple):
-    """A branch that is prepared."""
-
-    here: Installation
-    gid: str
-
-
-class Mover(threading.Thread):
-    """Moves accounts and pays between the shards, by two-phase commit with PgDog's gids, until
-    `stop`.
-
-    The outcomes come late and in any order, and some are rolled back.
-    """
-
-    def __init__(self, members: Mapping[str, Installation], *, pause_s: float = 0.1) -> None:
-        super().__init__(name="mover")
-        self._members = dict(members)
-        self._pause_s = pause_s
-        self._random = random.Random(11)
-        self._waiting: list[tuple[bool, list[Branch], dict[int, str]]] = []
-        self._busy: set[int] = set()
-        self._places = {each: place for each, (place, _, _) in read_sources(members).items()}
-        self._number = 0
-        self._stopped = threading.Event()
-        self.moves = 0
-        self.failure: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            while not self._stopped.wait(self._pause_s):
-                self._begin()
-                while len(self._waiting) > 3 or (self._waiting and self._random.random() < 0.4):
-                    self._end_a_branch()
-            while self._waiting:
-                self._end_a_branch()
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(60)
-        assert self.failure is None, self.failure
-
-    def _begin(self) -> None:
-        free = [each for each in ACCOUNTS if each not in self._busy]
-        here, there = self._random.sample(free, 2)
-        self._number += 1
-        if self._random.random() < 0.6:
-            self._move(here, self._random.choice([place for place in self._members if place != self._places[here]]))
-        elif self._places[here] != self._places[there]:
-            amount = self._random.randrange(1, 50)
-            pay = "UPDATE account SET version = version + %s WHERE id = %s"
-            branches = [
-                self._prepare(self._places[account], pay, part, account)
-                for account, part in ((here, -amount), (there, amount))
-            ]
-            self._wait(branches, {here: self._places[here], there: self._places[there]})
-
-    def _move(self, account: int, to: str) -> None:
-        old = self._places[account]
-        with psycopg.connect(self._members[old].conninfo) as connection:
-            row = connection.execute("SELECT id, version, note FROM account WHERE id = %s", (account,)).fetchone()
-        assert row is not None
-        branches = [
-            self._prepare(old, "DELETE FROM account WHERE id = %s", account),
-            self._prepare(to, "INSERT INTO account VALUES (%s, %s, %s)", *row),
-        ]
-        self._wait(branches, {account: to})
-
-    def _prepare(self, prefix: str, statement: str, *values: Any) -> Branch:
-        gid = f"__pgdog_2pc_a1b2_{self._number}_{sorted(self._members).index(prefix)}"
-        with psycopg.connect(self._members[prefix].conninfo, autocommit=True) as connection:
-            connection.execute("BEGIN")
-            connection.execute(statement.encode(), values)
-            connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
-        return Branch(self._members[prefix], gid)
-
-    def _wait(self, branches: list[Branch], places: dict[int, str]) -> None:
-        self._random.shuffle(branches)
-        self._busy |= places.keys()
-        self._waiting.append((self._random.random() < 0.8, branches, places))
-
-    def _end_a_branch(self) -> None:
-        commits, left, places = ended = self._random.choice(self._waiting)
-        branch = left.pop()
-        branch.here.sql(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED '{branch.gid}'")
-        if not left:
-            self._waiting.remove(ended)
-            self._busy -= places.keys()
-            if commits:
-                self.moves += any(self._places[each] != place for each, place in places.items())
-                self._places |= places

@@ -14,15 +14,14 @@ from pyspark.sql import functions as f
 
 from fixtures.connector import Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark import shards
+from helpers.connector import moving_accounts
+from helpers.connector.moving_accounts import ACCOUNTS, Mover, read_sources
 from helpers.spark.group_lake import GroupLake
 from helpers.spark.shards import (
-    Mover,
     assert_verified,
     assert_whole,
     find_rows,
     read_plainly,
-    read_sources,
     reading_all_the_time,
     shows_the_sources,
 )
@@ -41,7 +40,7 @@ PLACES = {"iceberg": IcebergPlace, "jdbc": JdbcPlace}
 def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
     members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
-    shards.fill(members)
+    moving_accounts.fill(members)
     for here in members.values():
         here.start()
     sharding = Sharding.parse("public.account, public.jour*")
@@ -131,19 +130,19 @@ def test_a_key_that_two_shards_have_is_kept_apart_or_refused(lake: GroupLake) ->
     wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
     east, west = lake.members.values()
     west.sql("INSERT INTO account VALUES (2, 5, 'a second row')")
-    west.caught_up(mark=shards.MARK)
+    west.caught_up(mark=moving_accounts.MARK)
     before = lake.last_cut()
     for _ in range(2):
         with pytest.raises(Refused, match=rf"one key of public\.account: \(2\) in {east.prefix} and {west.prefix}"):
             lake.run()
         assert lake.last_cut() == before
-    assert len(read_plainly(lake)) == len(shards.ACCOUNTS)
+    assert len(read_plainly(lake)) == len(ACCOUNTS)
 
     lake.kept = {}
 
     def has_both() -> bool:
         lake.run()
-        return len(read_plainly(lake)) == len(shards.ACCOUNTS) + 1
+        return len(read_plainly(lake)) == len(ACCOUNTS) + 1
 
     wait_until(has_both, 120, "both are there")
     assert {each["_member"] for each in read_plainly(lake) if each["id"] == 2} == {east.prefix, west.prefix}
@@ -171,4 +170,4 @@ def test_a_table_is_not_read_while_a_shard_is_loaded(lake: GroupLake) -> None:
     with pytest.raises(SetupError, match=f"is in progress in {west.prefix}"):
         tables["public.account"]
     assert table not in set(lake.read()), "it is no table of its own"
-    assert lake.read()["public.account"].where(f.col("_member") == west.prefix).count() == len(shards.ACCOUNTS) // 2
+    assert lake.read()["public.account"].where(f.col("_member") == west.prefix).count() == len(ACCOUNTS) // 2

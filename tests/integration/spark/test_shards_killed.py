@@ -18,11 +18,13 @@ from pyspark.sql import SparkSession
 
 from fixtures.connector import Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark import interpreted, shards
+from helpers.connector import moving_accounts
+from helpers.connector.moving_accounts import Mover
+from helpers.spark import interpreted
 from helpers.spark.duckdb_client import DuckdbProcess
 from helpers.spark.group_lake import GroupLake
 from helpers.spark.group_process import publishes, running
-from helpers.spark.shards import Mover, assert_verified, read_plainly, reading_all_the_time, shows_the_sources
+from helpers.spark.shards import assert_verified, read_plainly, reading_all_the_time, shows_the_sources
 from readers.catalogs import SqlTables
 from twofold_spark.sinks.sharding import Sharding
 
@@ -39,7 +41,7 @@ def test_each_row_is_there_once_whatever_is_killed(
 ) -> None:
     names = sorted(fresh_prefix() for _ in range(databases))
     members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
-    shards.fill(members)
+    moving_accounts.fill(members)
     for here in members.values():
         here.start()
     lake = GroupLake(spark, tmp_path, members, names[0], sharding=Sharding.parse("*"))
