@@ -65,6 +65,13 @@ class Change:
         return None if self._key is None else self._schema.read_key(self._key)
 
     @property
+    def key_bytes(self) -> bytes | None:
+        """What tells the row from others of its table and prefix: its key in Avro, without the
+        schema.
+        """
+        return None if self._key is None else self._key[wire.HEADER_BYTES :]
+
+    @property
     def schema(self) -> EnvelopeSchema:
         """The schema of its record: changes with one schema have the same columns."""
         return self._schema

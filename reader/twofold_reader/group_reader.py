@@ -23,8 +23,10 @@ from twofold_common.global_order import Place, Stop, Unit, order_units
 from twofold_common.global_waits import find_waits
 from twofold_common.group_admission import Admission
 from twofold_reader.bookmark import WHOLE, Bookmark
+from twofold_reader.changes import Change
 from twofold_reader.commit_reader import CommitReader, FoundCommit
 from twofold_reader.frontiers import FrontierTopics
+from twofold_reader.moved_rows import delete_first
 from twofold_reader.schemas import schemas_at
 from twofold_reader.topics import WAIT_S
 from twofold_reader.whole_transactions import Transaction
@@ -47,6 +49,10 @@ class GlobalTransaction:
     """Transactions with their prefixes, those of each source in its order. Beside several global
     transactions, what lies between them in a source is among them. They can be read once, and until
     the next global transaction is asked for."""
+    changes: Iterator[tuple[str, Transaction, Change]]
+    """In place of `branches`: all their changes, with prefix and transaction. For tables that are
+    shards of one table: a row that moves between two is deleted before it is inserted. Inserted
+    rows of all prefixes but the last wait in memory for that."""
     bookmark: str
     """The place behind all of it, to start at: store it together with the result."""
 
@@ -194,20 +200,22 @@ class GroupReader:
         while ahead.is_before(end):
             transaction = ahead.take_next()
             self._marks[prefix] = transaction.bookmark
-            yield GlobalTransaction((), iter([(prefix, transaction)]), self._bookmark)
+            branches = iter([(prefix, transaction)])
+            yield GlobalTransaction((), branches, delete_first(branches, prefix), self._bookmark)
 
     def _read_together(self, unit: Unit, ahead: Mapping[str, _Ahead]) -> Iterator[GlobalTransaction]:
         """Yield a unit, unless it has no rows in the chosen tables."""
         ends = {prefix: (sequence, at + 1) for prefix, (_, (sequence, at)) in unit.parts.items()}
+        with_rows = [prefix for prefix, end in ends.items() if ahead[prefix].is_before(end)]
 
         def read_branches() -> Iterator[tuple[str, Transaction]]:
-            for prefix, end in ends.items():
-                while ahead[prefix].is_before(end):
+            for prefix in with_rows:
+                while ahead[prefix].is_before(ends[prefix]):
                     yield prefix, ahead[prefix].take_next()
 
-        if any(ahead[prefix].is_before(end) for prefix, end in ends.items()):
+        if with_rows:
             branches = read_branches()
-            yield GlobalTransaction(unit.global_ids, branches, self._bookmark)
+            yield GlobalTransaction(unit.global_ids, branches, delete_first(branches, with_rows[-1]), self._bookmark)
             for _ in branches:
                 pass  # nobody has read it
 

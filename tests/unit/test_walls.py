@@ -177,8 +177,10 @@ READER: Mapping[str, Walls] = {
     ),
     "frontiers": Walls({"topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "group_reader": Walls(
-        {"bookmark", "commit_reader", "frontiers", "schemas", "topics", "whole_transactions"}, {"twofold_common"}
+        {"bookmark", "changes", "commit_reader", "frontiers", "moved_rows", "schemas", "topics", "whole_transactions"},
+        {"twofold_common"},
     ),
+    "moved_rows": Walls({"changes", "whole_transactions"}),
     "reader": Walls({"arrow", "commit_reader", "schemas", "whole_transactions"}, {"twofold_common"}),
     "waiting": Walls({"schemas", "topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "__init__": Walls({"changes", "group_reader", "reader", "waiting", "whole_transactions"}, {"twofold_common"}),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,10 +15,12 @@ from twofold_avro.records import Commit, PreparedOutcome
 from twofold_common.global_cut import Frontier
 from twofold_reader import group_reader
 from twofold_reader.bookmark import WHOLE, Bookmark
+from twofold_reader.changes import Change, Op
 from twofold_reader.commit_reader import FoundCommit
 from twofold_reader.group_reader import GroupReader
 from twofold_reader.whole_transactions import Transaction
 
+NO_SCHEMA: Any = None
 Branch = tuple[int, str]
 """Where its commit begins, and its global id; empty: a member's own transaction."""
 
@@ -49,6 +51,15 @@ class RandomGroup:
             while left:
                 count = min(len(left), choice.randint(1, 3))
                 self.records[prefix].append([left.popleft() for _ in range(count)])
+
+    def changes(self, prefix: str, at: int, name: str) -> list[Change]:
+        """In a global transaction a row moves to the first of its members, from all others. A
+        member's own one has two changes.
+        """
+        key = b"\0\0\0\0\1" + (name or str(at)).encode()
+        op: Op = "d" if name and prefix != min(self.branches[name]) else "c"
+        count = 1 if name else 2
+        return [Change("public.t", op, None, None, [], [], number, key, NO_SCHEMA) for number in range(count)]
 
     def frontier(self, prefix: str) -> Frontier:
         seen = {each: len(self.records[each]) for each in self.prefixes if each != prefix}
@@ -88,7 +99,7 @@ class Commits:
         for at, name in self._group.records[self._prefix][commit.sequence - 1]:
             if at > done:
                 mark = Bookmark("stream", commit.sequence, offset, WHOLE if commit.transactions == 1 else at)
-                changes = iter(())
+                changes = iter(self._group.changes(self._prefix, at, name))
                 yield Transaction(
                     "transaction", at, str(at), commit.sequence, None, name or None, None, (), (), (), changes, 0, mark
                 )
@@ -110,21 +121,29 @@ class Frontiers:
 
 
 Seen = tuple[tuple[str, ...], list[tuple[str, int, str]], str]
+Opening = Callable[[RandomGroup], GroupReader]
 
 
 @pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def read_group(group: RandomGroup, start: str = "beginning", *, without_branches: bool = False) -> list[Seen]:
+def open_group(monkeypatch: pytest.MonkeyPatch) -> Opening:
+    def open_reader(group: RandomGroup) -> GroupReader:
         monkeypatch.setattr(group_reader, "CommitReader", lambda prefix, *_: Commits(group, prefix))
         monkeypatch.setattr(group_reader, "FrontierTopics", lambda *_: Frontiers(group))
-        reader = GroupReader(group.prefixes, {}, lambda _: "")
+        return GroupReader(group.prefixes, {}, lambda _: "")
+
+    return open_reader
+
+
+@pytest.fixture
+def read(open_group: Opening) -> Any:
+    def read_group(group: RandomGroup, start: str = "beginning", *, without_branches: bool = False) -> list[Seen]:
         return [
             (
                 each.global_ids,
                 [] if without_branches else [(p, t.commit_lsn, t.global_id or "") for p, t in each.branches],
                 each.bookmark,
             )
-            for each in reader.transactions(start, follow=False)
+            for each in open_group(group).transactions(start, follow=False)
         ]
 
     return read_group
@@ -178,6 +197,35 @@ def test_what_is_in_doubt_somewhere_does_not_come(seed: int, read: Any) -> None:
     check(group, found)
     hidden = {name for names in group.in_doubt.values() for name in names}
     assert not hidden & {name for names, _, _ in found for name in names}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_changes_are_those_of_the_branches_and_a_row_that_moves_stays(
+    seed: int, read: Any, open_group: Opening
+) -> None:
+    group = RandomGroup(seed)
+    there = set[str]()
+    for each, (names, branches, bookmark) in zip(
+        open_group(group).transactions("beginning", follow=False), read(group), strict=True
+    ):
+        found = set[tuple[str, int, str]]()
+        for prefix, transaction, change in each.changes:
+            name = transaction.global_id or ""
+            found.add((prefix, transaction.commit_lsn, name))
+            there = there - {name} if change.op == "d" else there | {name}
+        assert (each.global_ids, sorted(found), each.bookmark) == (names, sorted(branches), bookmark)
+    assert there >= group.branches.keys()
+
+
+def test_the_changes_of_one_transaction_wait_for_nothing(open_group: Opening) -> None:
+    """A large one does not fill the memory."""
+    alone = 0
+    for each in open_group(RandomGroup(1)).transactions("beginning", follow=False):
+        _, transaction, _ = next(each.changes)
+        if not each.global_ids:
+            assert len([*transaction.changes]) == 1, "it is not read yet"
+            alone += 1
+    assert alone > 3
 
 
 def test_some_come_together_and_some_records_are_divided(read: Any) -> None:
