@@ -87,14 +87,12 @@ def _run(
 
 
 def choose_sharding(options: argparse.Namespace, prefixes: Sequence[str]) -> Sharding:
-    """Return which tables are sharded; refuse what cannot have such tables."""
+    """Return which tables are sharded; refuse them in the mirror of one source."""
     sharding: Sharding = options.sharded
     if sharding.patterns and len(prefixes) == 1:
         raise UsageError(
             "--sharded is for the members of a source group: give --source-group, or a --prefix for each member"
         )
-    if sharding.patterns and options.sink.name == "delta":
-        raise UsageError("--sharded does not support --sink delta: give --sink iceberg, or --sink jdbc=CONNINFO")
     return sharding
 
 

@@ -1,5 +1,6 @@
 """A mirror in Delta: the table of cuts in the folder that is named. The tables of one source are
-beside it; each member of a source group has a folder of its own in it.
+beside it; each member of a source group has a folder of its own in it, and its sharded tables are
+beside the table of cuts.
 
 The rows of a cut carry its number as Delta's mark of an application's transaction. So of two jobs
 that publish one number, Delta rejects one or skips its rows, and that job is refused.
@@ -18,7 +19,8 @@ from twofold_spark.sinks import cut_rows, delta_tables
 from twofold_spark.sinks.cuts import CUTS, GlobalCut
 from twofold_spark.sinks.delta_sink import DeltaSink
 from twofold_spark.sinks.delta_tables import APPLICATION, DeltaTables, member_folder
-from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
+from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
+from twofold_spark.sinks.shared_delta_sink import SharedDeltaSink
 from twofold_spark.sinks.table_place import TablePlace, refuse_other_cut
 
 
@@ -31,14 +33,17 @@ class DeltaPlace(TablePlace):
     def __init__(self, folder: str, *, of_group: bool = False, sharding: Sharding = NO_SHARDING) -> None:
         super().__init__(of_group=of_group, sharding=sharding)
         self._folder = folder
+        self._prefixes: tuple[str, ...] = ()
 
     def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
-        self._own = DeltaTables(spark, self._folder)
+        self._own, self._prefixes = DeltaTables(spark, self._folder), prefixes
         super().open(spark, prefixes)
 
     def make_sink(self, spark: SparkSession, prefix: str) -> DeltaSink:
-        folder = member_folder(self._folder, prefix) if self.of_group else self._folder
-        return DeltaSink(spark, folder)
+        if prefix == SHARED:
+            others = self.last.others if self.last is not None else ()
+            return SharedDeltaSink(spark, self._folder, self, members=(*self._prefixes, *others))
+        return DeltaSink(spark, member_folder(self._folder, prefix) if self.of_group else self._folder)
 
     def publish(self, cut: GlobalCut) -> None:
         self._append(cut)

@@ -40,14 +40,17 @@ class DeltaSink:
         self._tables = DeltaTables(spark, folder)
         self._lock = threading.Lock()
         self._writer = uuid.uuid4().hex
-        self._states: dict[MirrorTable, tuple[int, int] | None] = {}
+        self._states: dict[str, tuple[int, int] | None] = {}
         """Version and sequence number of each table, as this job last saw it."""
 
     def read_applied(self, table: MirrorTable) -> int:
-        state = self._tables.read_state(str(table)) if self._tables.has_table(str(table)) else None
+        state = self._read_state(table) if self._tables.has_table(str(table)) else None
         with self._lock:
-            self._states[table] = state
+            self._states[str(table)] = state
         return state[1] if state else 0
+
+    def _read_state(self, table: MirrorTable) -> tuple[int, int]:
+        return self._tables.read_state(str(table))
 
     def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
         """Do nothing: a merge rewrites whole files, and the log does not say how large they are."""
@@ -55,10 +58,13 @@ class DeltaSink:
     def prepare(self, table: MirrorTable, columns: StructType) -> None:
         name = self._tables.table_path(str(table))
         if not self._tables.has_table(str(table)):
-            properties = {"twofold.topic": table.topic, KEY: ",".join(table.key)}
-            delta_tables.create_table(self._spark, name, column_changes.format_columns(columns), properties)
+            listed = column_changes.format_columns(columns)
+            delta_tables.create_table(self._spark, name, listed, self._make_properties(table))
         for change in column_changes.list_alterations(self._spark.table(name).schema, columns, table=str(table)):
             self._spark.sql(f"ALTER TABLE {name} {change}")
+
+    def _make_properties(self, table: MirrorTable) -> dict[str, str]:
+        return {"twofold.topic": table.topic, KEY: ",".join(table.key)}
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         name = str(table)
@@ -70,16 +76,10 @@ class DeltaSink:
         merge_sql.check_key(table, present_key, replace=batch.replace)
         if present_key != table.key:
             spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{KEY}' = '{escape_literal(','.join(table.key))}')")
-        version, applied = self._tables.read_state(str(table))
-        if applied != (expected := (self._states[table] or (0, 0))[1]):
-            raise Refused(
-                f"another writer brought {table} from {expected} to {applied} while this job prepared a batch for it",
-                at_stake="nothing yet: this batch has not been merged",
-                repair="end the other job, then start again",
-            )
+        version, applied = self._check_unchanged(table)
         # These settings are the same for all tables of the batch, so merges of several tables may
         # run at once.
-        delta_tables.mark_writes(spark, sequence, self._writer)
+        self._mark_writes(spark, sequence)
         columns = [c for c in batch.rows.columns if c not in (OP, UNCHANGED)]
         view = f"_twofold_{abs(hash(table))}"
         if batch.replace or applied == 0:
@@ -90,7 +90,13 @@ class DeltaSink:
             batch.rows.createOrReplaceTempView(view)
             floats = merge_sql.find_floats(batch.rows.schema)
             statement = merge_sql.merge_statement(
-                name, view, table.key, columns, unchanged=batch.unchanged, floats=floats
+                name,
+                view,
+                table.key,
+                columns,
+                unchanged=batch.unchanged,
+                floats=floats,
+                emptied=batch.emptied,
             )
         try:
             spark.sql(statement)
@@ -98,16 +104,35 @@ class DeltaSink:
             if merge_sql.is_missing_copies(error):
                 raise merge_sql.refuse_missing_copies(table) from error
             raise
-        after = self._tables.read_state(str(table))
+        after = self._read_merged(table, version, sequence)
+        with self._lock:
+            self._states[str(table)] = after
+
+    def _check_unchanged(self, table: MirrorTable) -> tuple[int, int]:
+        """Return the table's state; refuse what another writer did since it was read."""
+        version, applied = self._tables.read_state(str(table))
+        if applied != (expected := (self._states[str(table)] or (0, 0))[1]):
+            raise Refused(
+                f"another writer brought {table} from {expected} to {applied} while this job prepared a batch for it",
+                at_stake="nothing yet: this batch has not been merged",
+                repair="end the other job, then start again",
+            )
+        return version, applied
+
+    def _mark_writes(self, spark: SparkSession, sequence: int) -> None:
+        delta_tables.mark_writes(spark, sequence, self._writer)
+
+    def _read_merged(self, table: MirrorTable, version: int, sequence: int) -> tuple[int, int]:
+        """Return the table's state behind the merge; refuse it if it is not on this version."""
+        name, after = self._tables.table_path(str(table)), self._tables.read_state(str(table))
         if after != (version + 1, sequence):
-            if delta_tables.find_write(spark, name, sequence, self._writer) in (None, version + 1):
+            if delta_tables.find_write(self._spark, name, sequence, self._writer) in (None, version + 1):
                 raise delta_tables.refuse_other_writer(str(table))
             # The number says that the table has this batch. The mark tells every job not to
             # believe it.
-            spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{SPOILED}' = 'by two writers')")
+            self._spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{SPOILED}' = 'by two writers')")
             raise refuse_spoiled(str(table))
-        with self._lock:
-            self._states[table] = after
+        return after
 
     def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
         current = self.read_current(table)
@@ -124,7 +149,7 @@ class DeltaSink:
         records.write.format("delta").options(**own).mode("append").save(self._tables.table_folder(_QUARANTINE))
 
     def version_of(self, table: MirrorTable) -> str | None:
-        state = self._states[table]
+        state = self._states[str(table)]
         return str(state[0]) if state else None
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:

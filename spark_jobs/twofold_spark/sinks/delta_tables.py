@@ -5,8 +5,9 @@ cuts.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -14,7 +15,7 @@ from pyspark.sql import functions as f
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows, merge_sql
 from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, OF_GROUP, CutLimit, GlobalCut
-from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
+from twofold_spark.sinks.sharding import PROPERTY, SHARED, Sharding
 from twofold_spark.sources.topic_names import reload_command
 
 APPLICATION = "twofold"
@@ -29,9 +30,22 @@ _PROPERTIES = {
 }
 _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_SKIP_EMPTY = "spark.databricks.delta.skipRecordingEmptyCommits"
+_ENFORCE_AGE = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+_CHANGE_ROWS = ("MERGE", "WRITE", "RESTORE")
 _LISTING_TASKS = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 _LEAST_HOURS = 168
 """Delta refuses to remove younger files."""
+
+
+class RowCommit(NamedTuple):
+    """A commit that changed a table's rows."""
+
+    version: int
+    number: int
+    """The merge's; 0 if another program wrote."""
+    restored: int | None
+    """The version that it went back to, if it did."""
 
 
 class DeltaTables:
@@ -65,6 +79,9 @@ class DeltaTables:
             raise refuse_spoiled(name)
         found = snapshot.transactions().get(APPLICATION)
         return int(snapshot.version()), int(found.get()) if found.isDefined() else 0
+
+    def read_version(self, name: str) -> int:
+        return int(self._read_snapshot(name).version())
 
     def read_key(self, name: str) -> tuple[str, ...]:
         return tuple(key for key in self.read_property(name, KEY).split(",") if key)
@@ -104,16 +121,19 @@ class DeltaReader:
         return self._own.read_property(CUTS, OF_GROUP) == str(True)
 
     def read_sharding(self) -> Sharding:
-        return NO_SHARDING  # the command refuses it with Delta
+        return Sharding.parse(self._own.read_property(CUTS, PROPERTY))
 
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
-        return self._spark.sql(f"SELECT * FROM {self._tables(prefix).table_path(name)} VERSION AS OF {int(version)}")
+        with _reading_old_versions(self._spark):
+            name = self._tables(prefix).table_path(name)
+            return self._spark.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")
 
     def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
         return self._tables(prefix).read_key(name)
 
     def _tables(self, prefix: str) -> DeltaTables:
-        return DeltaTables(self._spark, member_folder(self._own.folder, prefix)) if self.is_of_group() else self._own
+        of_member = prefix != SHARED and self.is_of_group()
+        return DeltaTables(self._spark, member_folder(self._own.folder, prefix)) if of_member else self._own
 
 
 def member_folder(folder: str, prefix: str) -> str:
@@ -135,7 +155,13 @@ def mark_writes(spark: SparkSession, number: int, writer: str) -> None:
     """
     spark.conf.set(_TXN_ID, APPLICATION)
     spark.conf.set(_TXN_VERSION, str(number))
+    label_writes(spark, number, writer)
+
+
+def label_writes(spark: SparkSession, number: int, writer: str) -> None:
+    """Let each write of this session be a commit, also without rows, that says who wrote it."""
     spark.conf.set(_USER_METADATA, f"{writer} {number}")
+    spark.conf.set(_SKIP_EMPTY, "false")
 
 
 def find_write(spark: SparkSession, name: str, number: int, writer: str) -> int | None:
@@ -143,6 +169,37 @@ def find_write(spark: SparkSession, name: str, number: int, writer: str) -> int 
     found = spark.sql(f"DESCRIBE HISTORY {name}").where(f.col("userMetadata") == f"{writer} {number}")
     row = found.agg(f.max("version")).first()
     return row[0] if row is not None else None
+
+
+def list_row_commits(spark: SparkSession, name: str, last: int) -> list[RowCommit]:
+    """List those of a table's last commits that changed rows, oldest first."""
+    history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {last}").where(f.col("operation").isin(*_CHANGE_ROWS))
+    restored = f.expr("IF(operation = 'RESTORE', operationParameters['version'], NULL)").cast("bigint")
+    number = f.coalesce(f.substring_index("userMetadata", " ", -1).try_cast("bigint"), f.lit(0))
+    rows = history.select("version", number.alias("number"), restored.alias("restored")).collect()
+    return sorted(RowCommit(row["version"], row["number"], row["restored"]) for row in rows)
+
+
+def restore(spark: SparkSession, name: str, version: int) -> None:
+    """Bring a table's rows back to a version."""
+    forget_marks(spark)
+    with _reading_old_versions(spark):
+        spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
+
+
+@contextmanager
+def _reading_old_versions(spark: SparkSession) -> Iterator[None]:
+    """Let versions be read that are older than Delta keeps removed files.
+
+    Delta counts from a version's commit, and its files are kept since they were removed: a version
+    may have been the last one until now.
+    """
+    before = str(spark.conf.get(_ENFORCE_AGE, "true"))
+    spark.conf.set(_ENFORCE_AGE, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_ENFORCE_AGE, before)
 
 
 def forget_marks(spark: SparkSession) -> None:

@@ -26,6 +26,9 @@ def read_plainly(lake: GroupLake) -> list[dict[str, Any]]:
     if lake.choice.name == "jdbc":
         with psycopg.connect(lake.choice.address, row_factory=dict_row) as connection:
             return connection.execute("SELECT * FROM public.account").fetchall()
+    if lake.choice.name == "delta":
+        frame = lake.spark.read.format("delta").load(f"{lake.choice.address}/public/account")
+        return [row.asDict() for row in frame.collect()]
     catalog = SqlCatalog(lake.catalog, uri=f"sqlite:///{lake.folder}/group/catalog.db")
     found: list[dict[str, Any]] = catalog.load_table("public.account").scan().to_arrow().to_pylist()
     return found

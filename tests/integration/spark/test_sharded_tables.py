@@ -27,16 +27,18 @@ from helpers.spark.shards import (
 )
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.readers.cut_tables import Tables
+from twofold_spark.sinks.delta_place import DeltaPlace
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.jdbc_place import JdbcPlace
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = pytest.mark.timeout(900)
-PLACES = {"iceberg": IcebergPlace, "jdbc": JdbcPlace}
+PLACES = {"iceberg": IcebergPlace, "jdbc": JdbcPlace, "delta": DeltaPlace}
+DELTA = pytest.param("delta", marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=["iceberg", "jdbc"])
+@pytest.fixture(params=["iceberg", "jdbc", DELTA])
 def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
     names = sorted(fresh_prefix() for _ in range(2))
     members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
@@ -45,8 +47,9 @@ def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.
         here.start()
     sharding = Sharding.parse("public.account, public.jour*")
     made = GroupLake(spark, tmp_path, members, names[0], sharding=sharding)
-    if request.param == "jdbc":
-        made.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
+    if request.param != "iceberg":
+        where = request.getfixturevalue("database") if request.param == "jdbc" else str(tmp_path / "delta")
+        made.choice = SinkChoice(request.param, where)
     return made
 
 
@@ -151,7 +154,6 @@ def test_a_key_that_two_shards_have_is_kept_apart_or_refused(lake: GroupLake) ->
     wait_until(lambda: shows_the_sources(lake), 120, "one of them is left")
 
 
-@pytest.mark.parametrize("lake", ["iceberg", "jdbc"], indirect=True)
 def test_a_place_keeps_its_sharded_tables(lake: GroupLake) -> None:
     wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
     lake.sharding = NO_SHARDING
@@ -159,7 +161,7 @@ def test_a_place_keeps_its_sharded_tables(lake: GroupLake) -> None:
         lake.run()
 
 
-@pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+@pytest.mark.parametrize("lake", ["iceberg", DELTA], indirect=True)
 def test_a_table_is_not_read_while_a_shard_is_loaded(lake: GroupLake) -> None:
     wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
     _, west = lake.members.values()

@@ -1,5 +1,5 @@
 """Databases that are shards of one table, their connectors and the mirror's process killed: by its
-plain name each row is there once, whenever it is read.
+plain name each row is there once, whenever it is read, and in Delta in the last cut too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from helpers.spark.group_process import publishes, running
 from helpers.spark.shards import assert_verified, read_plainly, reading_all_the_time, shows_the_sources
 from readers.catalogs import SqlTables
 from twofold_spark.sinks.sharding import Sharding
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 """The short form is in test_sharded_tables.py: the driver dies, in the process of the test."""
@@ -35,9 +36,11 @@ _BATCH_S = 4.0
 """The mirror is killed at any instant of about a batch."""
 
 
-@pytest.mark.parametrize(("databases", "kills", "reads"), [(3, 2, 300), (8, 10, 10_000)])
+@pytest.mark.parametrize(
+    ("sink", "databases", "kills", "reads"), [("iceberg", 3, 2, 300), ("delta", 3, 4, 100), ("iceberg", 8, 10, 10_000)]
+)
 def test_each_row_is_there_once_whatever_is_killed(
-    spark: SparkSession, connector: Maker, tmp_path: Path, databases: int, kills: int, reads: int
+    spark: SparkSession, connector: Maker, tmp_path: Path, sink: str, databases: int, kills: int, reads: int
 ) -> None:
     names = sorted(fresh_prefix() for _ in range(databases))
     members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
@@ -45,13 +48,16 @@ def test_each_row_is_there_once_whatever_is_killed(
     for here in members.values():
         here.start()
     lake = GroupLake(spark, tmp_path, members, names[0], sharding=Sharding.parse("*"))
+    if sink == "delta":
+        lake.choice = SinkChoice("delta", str(tmp_path / "delta"))
     wait_until(lambda: shows_the_sources(lake), 600, "the table has the rows of all")
     place = ("--warehouse", str(tmp_path / "group"), "--catalog", lake.catalog)
     rng, mover = random.Random(3), Mover(members)
     with ExitStack() as ending:
         mover.start()
         ending.callback(mover.stop)
-        counts = ending.enter_context(reading_all_the_time(lambda: read_plainly(lake), _make_duckdb(lake, ending)))
+        other = _make_duckdb(lake, ending) if sink == "iceberg" else lambda: _read_last_cut(lake)
+        counts = ending.enter_context(reading_all_the_time(lambda: read_plainly(lake), other))
         for number in range(kills):
             with running(lake, *place, "--trigger", "interval=100ms", environment=interpreted.ENVIRONMENT) as job:
                 publishes(job, rng.randint(1, 3))
@@ -68,6 +74,10 @@ def test_each_row_is_there_once_whatever_is_killed(
     assert min(counts) >= reads // 10
     assert mover.moves > 5 * kills
     assert_verified(lake)
+
+
+def _read_last_cut(lake: GroupLake) -> list[dict[str, Any]]:
+    return [row.asDict() for row in lake.read()["public.account"].collect()]
 
 
 def _make_duckdb(lake: GroupLake, ending: ExitStack) -> Callable[[], list[dict[str, Any]]]:

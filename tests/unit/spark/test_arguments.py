@@ -38,18 +38,11 @@ def test_a_mirror_has_prefixes_or_a_source_group(given: tuple[str, ...], capsys:
     assert "--source-group" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("given", "prefixes", "message"),
-    [
-        (("--sharded", "public.*"), ["p"], "is for the members of a source group"),
-        (("--sharded", "public.*", "--sink", "delta=/lake"), ["p", "q"], "does not support --sink delta"),
-    ],
-)
-def test_sharded_tables_are_a_groups_and_not_deltas(given: tuple[str, ...], prefixes: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        choose_sharding(build_parser().parse_args((*_LINE, "--warehouse", "lake", *given)), prefixes)
-    line = (*_LINE, "--warehouse", "lake", "--sharded", "public.*", "--sink", "jdbc=dbname=lake")
-    assert choose_sharding(build_parser().parse_args(line), ["p", "q"]).covers("public.accounts")
+def test_sharded_tables_are_a_groups() -> None:
+    given = build_parser().parse_args((*_LINE, "--warehouse", "lake", "--sharded", "public.*"))
+    with pytest.raises(UsageError, match="is for the members of a source group"):
+        choose_sharding(given, ["p"])
+    assert choose_sharding(given, ["p", "q"]).covers("public.accounts")
 
 
 def test_a_warehouse_is_a_folder_by_its_whole_path_or_a_place_as_spark_knows_it() -> None:

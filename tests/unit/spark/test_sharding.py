@@ -23,10 +23,12 @@ from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.sharded_tables import ShardedTables, unite_columns
 from twofold_spark.readers.cut_tables import Tables
 from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
+from twofold_spark.sinks.delta_tables import RowCommit
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.merge_sql import POSTGRES, check_key, merge_statement, repeated_query
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
+from twofold_spark.sinks.shared_delta_sink import find_published
 from twofold_spark.sources.commit_records import CommitRecord
 
 SHARDING = Sharding.parse("public.accounts, sales.*")
@@ -141,6 +143,28 @@ def test_a_shard_that_was_never_seen_is_stopped_where_commit_records_are_missing
     of_east.advance(cast("Any", None), record(9), loaded, {"*"})
     made = of_east.describe_shards({"public.accounts": "10"}, has_topic)
     assert (made.stopped, made.versions) == (("*",), {"public.accounts": "10"})
+
+
+@pytest.mark.parametrize(
+    ("commits", "named", "unnamed"),
+    [
+        ([(3, 7, None)], None, None),
+        ([(3, 7, None), (6, 8, None)], 5, 5),
+        ([(3, 7, None), (6, 8, None), (7, 0, 5)], None, None),
+        ([(3, 7, None), (6, 8, None), (7, 0, 5), (9, 8, None)], 5, 5),
+        ([(3, 7, None), (4, 0, 2)], 3, None),
+        ([(3, 7, None), (4, 0, 2), (5, 7, None)], 3, None),
+        ([(3, 7, None), (4, 0, 2), (5, 7, None), (6, 0, 3)], None, None),
+    ],
+    ids=["nothing behind it", "a merge", "given up", "twice", "given up by a job that was late", "and merged", "ended"],
+)
+def test_in_delta_rows_go_back_to_before_what_no_cut_has(
+    commits: list[tuple[int, int, int | None]], named: int | None, unnamed: int | None
+) -> None:
+    """The last cut, 7, names the version 3, or does not name the table."""
+    listed = [RowCommit(*each) for each in commits]
+    assert find_published(listed, 3, 7) == named
+    assert find_published(listed, None, 7) == unnamed
 
 
 class Places:
