@@ -282,7 +282,10 @@ class Mirror:
 
     def _leave_out(self, refused: TableRefused) -> None:
         """Make the cut without a table that a step behind the sources' batches refused."""
-        prefixes = self._shared.find_members(refused.table) if refused.prefix == SHARED else [refused.prefix]
+        prefixes = [refused.prefix]
+        if refused.prefix == SHARED:
+            owners = [prefix for prefix, source in self._sources.items() if refused.table in source.cut.versions]
+            prefixes = self._shared.find_members(refused.table) or owners
         if not {*prefixes} <= self._sources.keys() or not prefixes:
             raise refused
         for prefix in prefixes:

@@ -52,11 +52,9 @@ class NextCut:
         self._ahead = {}
 
     def stop_table(self, table: str) -> None:
-        """Stop one table that is not there any more."""
-        if table in self.cut.versions:
-            self._warn(f"mirror: {table} does not exist any more: it is stopped until `{reload_command(table)}`")
-            kept = {name: version for name, version in self.cut.versions.items() if name != table}
-            self.cut = replace(self.cut, versions=kept, stopped=tuple(sorted({*self.cut.stopped, table})))
+        """Stop one table, between two batches."""
+        kept = {name: version for name, version in self.cut.versions.items() if name != table}
+        self.cut = replace(self.cut, versions=kept, stopped=tuple(sorted({*self.cut.stopped, table})))
 
     def find_stopped(self, applied: Mapping[MirrorTable, int]) -> set[str]:
         """Return the tables that wait for a reload, before a batch with these tables."""

@@ -65,7 +65,7 @@ class ShardedTables:
         self._place = place
         self._unique_keys = unique_keys
         self._checked: set[str] = set()
-        """Tables in which no two members had a key at the last merge."""
+        """Tables in which no two members had a key at the last cut."""
         self._spark: SparkSession | None = None
         self._sink: Sink | None = None
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="sharded")
@@ -93,10 +93,7 @@ class ShardedTables:
         self._sink = self._place.make_sink(self._spark, SHARED)
         part = self._place.find_part(SHARED)
         self.versions = dict(part.versions) if part is not None else {}
-        names = {name: name.partition(".") for name in self.versions}
-        gone = [
-            name for name, (schema, _, table) in names.items() if not self._read(MirrorTable("", schema, table, ()))
-        ]
+        gone = [name for name in self.versions if not self._read(_name_table(name))]
         for name in gone:
             del self.versions[name]
         self._published = dict(self.versions)
@@ -147,9 +144,12 @@ class ShardedTables:
         rows of some member, in which a row may be twice.
         """
         self._checked -= {*loading}
-        if self._sink is None or not self._shards:
+        if self._sink is None:
             return []
-        sink = self._sink
+        refusals = self._merge_shards(self._sink, number, loading) if self._shards else []
+        return refusals + self._check_others(self._sink, loading)
+
+    def _merge_shards(self, sink: Sink, number: int, loading: Collection[str]) -> list[TableRefused]:
         tables = [each[0].table for each in self._shards.values()]
         rows = sum(shard.folded.changes for each in self._shards.values() for shard in each)
         sink.plan_batch(tables, rows)
@@ -164,6 +164,23 @@ class ShardedTables:
             with self._lock:
                 del self._applied[refused.table]
             self._read(self._shards[refused.table][0].table)
+        return refusals
+
+    def _check_others(self, sink: Sink, loading: Collection[str]) -> list[TableRefused]:
+        """Check the keys of tables that this cut does not change.
+
+        A process begins with tables as others left them, and a load may end without a row.
+        """
+        if not self._unique_keys:
+            return []
+        refusals = []
+        for name in sorted(self.versions.keys() - self._shards.keys() - {*loading} - self._checked):
+            table = _name_table(name)
+            try:
+                self._check_unique(sink, replace(table, key=sink.read_key(table)), None)
+            except TableRefused as refused:
+                refused.prefix, refused.table = SHARED, name
+                refusals.append(refused)
         return refusals
 
     def find_members(self, table: str) -> list[str]:
@@ -249,15 +266,15 @@ class ShardedTables:
         try:
             sink.prepare(table, _add_member(columns))
             sink.merge(table, batch, sequence=number)
-            if check and table.key:
+            if check:
                 self._check_unique(sink, table, batch)
         finally:
             self._spark.catalog.dropGlobalTempView(view)
 
-    def _check_unique(self, sink: Sink, table: MirrorTable, batch: TableBatch) -> None:
-        """Refuse a key that two members have behind this merge."""
-        repeated = sink.find_repeated(table, batch, everywhere=str(table) not in self._checked)
-        if repeated is not None:
+    def _check_unique(self, sink: Sink, table: MirrorTable, batch: TableBatch | None) -> None:
+        """Refuse a key that two members have behind this merge, or without one."""
+        everywhere = str(table) not in self._checked
+        if table.key and (repeated := sink.find_repeated(table, batch, everywhere=everywhere)) is not None:
             raise TableRefused(
                 f"two members have one key of {table}: {repeated}",
                 at_stake="which of the rows is the one that counts",
@@ -292,6 +309,12 @@ def _share(table: MirrorTable) -> MirrorTable:
     The member is the last column of its key: filters go by the first.
     """
     return replace(table, topic=f"*.{table}", key=(*table.key, MEMBER) if table.key else ())
+
+
+def _name_table(name: str) -> MirrorTable:
+    """Return a sharded table by its name alone."""
+    schema, _, table = name.partition(".")
+    return MirrorTable("", schema, table, ())
 
 
 def _add_member(columns: StructType) -> StructType:

@@ -41,7 +41,7 @@ from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.decoding import UnreadableChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.topic_names import is_table_topic
+from twofold_spark.sources.topic_names import is_table_topic, reload_command
 from twofold_spark.streaming import EndRequested
 
 
@@ -123,7 +123,9 @@ class SourceMirror:
 
     def stop_table(self, table: str) -> None:
         """Stop a table that is not there any more."""
-        self._next.stop_table(table)
+        if table in self._next.cut.versions:
+            self._warn(f"mirror: {table} does not exist any more: it is stopped until `{reload_command(table)}`")
+            self._next.stop_table(table)
 
     def describe_shards(self, versions: Mapping[str, str]) -> Cut:
         """Return the last cut with these versions of sharded tables."""
@@ -152,17 +154,23 @@ class SourceMirror:
         return applied
 
     def leave_out(self, refused: TableRefused) -> None:
-        """Make the last batch's cut without a table that only the publishing refused.
+        """Make the next cut without a table that a step behind the batch refused.
 
         Raise the refusal if the job is to stop for it.
         """
-        assert self._batch is not None, "a batch was refused"
-        table = next((each for each in self._batch.applied if str(each) == refused.table), None)
-        if table is None:
+        batch = self._batch
+        table = next((each for each in batch.applied if str(each) == refused.table), None) if batch else None
+        if batch is not None and table is not None:
+            self._stop_or_raise(table, batch.last, refused)
+        elif self._settings.on_table_error == "stop" or refused.table not in self._next.cut.versions:
             raise refused
-        self._stop_or_raise(table, self._batch.last, refused)
-        self._batch.stopped.add(str(table))
-        self._make_cut(self._batch)
+        else:
+            self._warn(_describe_stop(refused.table, refused))
+        if batch is not None:
+            batch.stopped.add(refused.table)
+            self._make_cut(batch)
+        else:
+            self._next.stop_table(refused.table)
 
     @property
     def is_maintenance_due(self) -> bool:
@@ -305,7 +313,7 @@ class SourceMirror:
         """
         if self._settings.on_table_error == "stop" and not self._has_later_reload(table, last):
             raise error
-        self._warn(f"mirror: {table} is stopped until it is reloaded; the other tables go on: {error}")
+        self._warn(_describe_stop(table, error))
 
     def _has_later_reload(self, table: MirrorTable, last: CommitRecord) -> bool:
         """Whether a reload of the table lies behind this batch.
@@ -314,3 +322,7 @@ class SourceMirror:
         """
         later = self._topic.read_after(self._spark, last.offset)
         return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)
+
+
+def _describe_stop(table: MirrorTable | str, error: TableRefused) -> str:
+    return f"mirror: {table} is stopped until it is reloaded; the other tables go on: {error}"

@@ -134,10 +134,13 @@ class DeltaSink:
             raise refuse_spoiled(str(table))
         return after
 
-    def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
+    def read_key(self, table: MirrorTable) -> tuple[str, ...]:
+        return self._tables.read_key(str(table))
+
+    def find_repeated(self, table: MirrorTable, batch: TableBatch | None, *, everywhere: bool) -> str | None:
         current = self.read_current(table)
-        assert current is not None, "it was merged"
-        return sharding.find_repeated(current, table.key, None if everywhere else batch.rows)
+        assert current is not None, "it exists"
+        return sharding.find_repeated(current, table.key, batch.rows if batch is not None and not everywhere else None)
 
     def quarantine(self, records: DataFrame) -> None:
         if self._tables.has_table(_QUARANTINE):

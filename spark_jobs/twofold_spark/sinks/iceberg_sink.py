@@ -230,10 +230,13 @@ class IcebergSink:
         missing = {field.name: field.dataType for field in present if field.name not in rows.columns}
         return rows.withColumns({column: f.lit(None).cast(kind) for column, kind in missing.items()})
 
-    def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
+    def read_key(self, table: MirrorTable) -> tuple[str, ...]:
+        return self._states[str(table)].key
+
+    def find_repeated(self, table: MirrorTable, batch: TableBatch | None, *, everywhere: bool) -> str | None:
         current = self.read_current(table)
-        assert current is not None, "it was merged"
-        return sharding.find_repeated(current, table.key, None if everywhere else batch.rows)
+        assert current is not None, "it exists"
+        return sharding.find_repeated(current, table.key, batch.rows if batch is not None and not everywhere else None)
 
     def quarantine(self, records: DataFrame) -> None:
         iceberg_tables.quarantine(records, self._catalog, self._format_version)

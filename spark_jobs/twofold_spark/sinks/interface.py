@@ -92,10 +92,16 @@ class Sink(Protocol):
     def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
         """Apply a batch in one commit, which also records `sequence`."""
 
-    def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
+    def read_key(self, table: MirrorTable) -> tuple[str, ...]:
+        """Return the columns that identify the rows of a table, once it was read; none if it is
+        keyless.
+        """
+
+    def find_repeated(self, table: MirrorTable, batch: TableBatch | None, *, everywhere: bool) -> str | None:
         """Return a key of a sharded table that several members have behind this batch, with them.
 
-        It is looked for among the batch's keys, or everywhere.
+        It is looked for among the batch's keys, or everywhere; without a batch in the table as it
+        is.
         """
 
     def quarantine(self, records: DataFrame) -> None:

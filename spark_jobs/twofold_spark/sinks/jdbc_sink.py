@@ -88,13 +88,17 @@ class JdbcSink:
         with self._lock:
             self._staged[table] = batch
 
-    def find_repeated(self, table: MirrorTable, batch: TableBatch, *, everywhere: bool) -> str | None:
+    def read_key(self, table: MirrorTable) -> tuple[str, ...]:
+        with own_transaction(self._spark, self._url) as run:
+            return jdbc_tables.read_key(run, self._names, str(table)) or ()
+
+    def find_repeated(self, table: MirrorTable, batch: TableBatch | None, *, everywhere: bool) -> str | None:
+        staged = self._names.stage(table) if batch is not None else None
+        emptied = batch.emptied if batch is not None else ()
         with own_transaction(self._spark, self._url) as run:
             exists = _exists(run, self._names.table(table))
             into = self._names.table(table) if exists else None
-            query = merge_sql.repeated_query(
-                into, self._names.stage(table), table.key, emptied=batch.emptied, everywhere=everywhere
-            )
+            query = merge_sql.repeated_query(into, staged, table.key, emptied=emptied, everywhere=everywhere)
             repeated = run(query)
         if repeated is not None:
             self._staged.pop(table, None)

@@ -142,17 +142,18 @@ def missing_copies_query(
 
 
 def repeated_query(
-    into: str | None, source: str, key: Sequence[str], *, emptied: Collection[str], everywhere: bool
+    into: str | None, source: str | None, key: Sequence[str], *, emptied: Collection[str], everywhere: bool
 ) -> str:
     """Build PostgreSQL's query for a key that several members have once the rows are merged.
 
-    It looks among the keys of the rows, or everywhere. `into`: the table, if it exists.
+    It looks among the keys of the rows, or everywhere. `into`: the table, if it exists; `source`:
+    the rows, if there are some.
     """
     own = [quote_identifier(name) for name in key if name != MEMBER]
     names = ", ".join((*own, MEMBER))
     put = f"SELECT {names} FROM {source} s WHERE {OP} <> 'd'"
-    after = put
-    if into is not None:
+    after = put if source is not None else f"SELECT {names} FROM {into}"
+    if into is not None and source is not None:
         same = " AND ".join(f"s.{name} = t.{name}" for name in own)
         gone = "".join(f" AND t.{MEMBER} <> {quote_literal(member)}" for member in emptied)
         among = "" if everywhere else f" AND EXISTS ({put} AND {same})"

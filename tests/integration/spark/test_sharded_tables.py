@@ -149,8 +149,11 @@ def test_a_key_that_two_shards_have_is_kept_apart_or_refused(lake: GroupLake) ->
 
     wait_until(has_both, 120, "both are there")
     assert {each["_member"] for each in read_plainly(lake) if each["id"] == 2} == {east.prefix, west.prefix}
-    east.sql("DELETE FROM account WHERE id = 2")
     lake.kept = {"unique_keys": True}
+    west.caught_up(mark=shards.MARK)
+    with pytest.raises(Refused, match=r"one key of public\.account"):
+        lake.run()
+    east.sql("DELETE FROM account WHERE id = 2")
     wait_until(lambda: shows_the_sources(lake), 120, "one of them is left")
 
 

@@ -11,11 +11,14 @@ from typing import Any, cast
 
 import pytest
 
+from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.source_mirror import MirrorSettings
+from twofold_spark.mirror.source_mirror import Batch, MirrorSettings
 from twofold_spark.sinks.cuts import NO_CUT
+from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.place import Place
-from twofold_spark.sinks.sharding import Sharding
+from twofold_spark.sinks.sharding import SHARED, Sharding
+from twofold_spark.sources.commit_records import CommitRecord
 from twofold_spark.streaming import EndRequested
 
 NOTHING = cast("Any", None)
@@ -81,10 +84,10 @@ def test_after_an_error_nothing_more_is_applied(rounds: Rounds) -> None:
     assert rounds.count == 1
 
 
-def make_mirror(*joined: str) -> Mirror:
+def make_mirror(*joined: str, **settings: Any) -> Mirror:
     """East has rows in a sharded table, west none."""
     place = cast("Any", SimpleNamespace(sharding=Sharding.parse("*"), last=None, next_number=1))
-    mirror = Mirror(NOTHING, NOTHING, NOTHING, ("east", "west"), place, MirrorSettings())
+    mirror = Mirror(NOTHING, NOTHING, NOTHING, ("east", "west"), place, MirrorSettings(**settings))
     mirror._membership.joined = frozenset(joined)
     mirror._shared.versions = {"public.accounts": "7"}
     mirror._sources["east"]._next.cut = replace(NO_CUT, sequence=5, versions={"public.accounts": "0"})
@@ -109,3 +112,29 @@ def test_a_shard_that_is_stopped_while_its_member_joins_holds_the_table_back() -
     del mirror._sources["west"]
     left = mirror._make_cut({"east": 5})
     assert (left.others["west"].backfilling, left.held_tables) == ((), frozenset()), "it has left"
+
+
+def refuse(table: str) -> TableRefused:
+    made = TableRefused("two members have one key", at_stake="which counts", repair="delete one")
+    made.prefix, made.table = SHARED, table
+    return made
+
+
+@pytest.mark.parametrize("has_batch", [False, True])
+def test_a_sharded_table_that_is_refused_where_nobody_changed_it_stops_alone(has_batch: bool) -> None:
+    """Of two that are refused both stay stopped, whatever the members' last batches had."""
+    mirror = make_mirror("east", "west", on_table_error="go-on")
+    mirror._shared.versions = mirror._shared._published = {"public.accounts": "7", "sales.a": "8"}
+    east = mirror._sources["east"]
+    east._next.cut = replace(NO_CUT, sequence=5, versions={"public.accounts": "0", "sales.a": "0"})
+    if has_batch:
+        last = CommitRecord(0, 5, 0, 0, 1, 1, (), ())
+        east._sink, east._batch = cast("Any", object()), Batch(last, {MirrorTable("", "sales", "a", ()): 5}, set())
+        east._topic = cast("Any", SimpleNamespace(read_after=lambda *_: ()))
+    for name in ("public.accounts", "sales.a"):
+        mirror._leave_out(refuse(name))
+    made = mirror._make_cut({"east": 5, "west": 0})
+    assert made.held_tables == {"public.accounts", "sales.a"} == {*made.members["east"].stopped}
+    assert made.members["west"].stopped == ()
+    with pytest.raises(TableRefused):
+        make_mirror("east", "west")._leave_out(refuse("public.accounts"))

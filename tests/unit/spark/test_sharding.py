@@ -99,6 +99,8 @@ def test_a_shard_that_is_emptied_loses_its_former_rows_and_no_other() -> None:
 
 
 def test_a_key_of_several_members_is_asked_for_as_the_merge_will_leave_it() -> None:
+    as_it_is = repeated_query("t", None, TABLE.key, emptied=(), everywhere=True)
+    assert 'FROM (SELECT "id", _member FROM t) a GROUP BY "id" HAVING' in as_it_is
     asked = repeated_query("t", "v", TABLE.key, emptied=["it's"], everywhere=False)
     assert 'FROM t t WHERE NOT EXISTS (SELECT FROM v s WHERE s."id" = t."id" AND s._member = t._member)' in asked
     assert "AND t._member <> 'it''s' AND EXISTS (SELECT" in asked
@@ -213,6 +215,49 @@ def test_a_member_that_has_left_holds_nothing_back() -> None:
     assert set(tables({"east": cut("public.accounts")}, {"north": left})) == {"public.accounts"}
 
 
+def test_keys_are_looked_at_when_a_process_begins_and_when_a_load_ends() -> None:
+    """Also where the cut changes no row: others left the tables, and a last chunk may be empty."""
+    asked: list[tuple[str, tuple[str, ...]]] = []
+
+    class Fake:
+        found: str | None = None
+
+        def read_key(self, table: MirrorTable) -> tuple[str, ...]:
+            return ("id", "_member") if table.name == "accounts" else ()
+
+        def find_repeated(self, table: MirrorTable, batch: object, *, everywhere: bool) -> str | None:
+            assert (batch, everywhere) == (None, True)
+            asked.append((str(table), table.key))
+            return self.found
+
+    with closing(make_shared(cast("Any", Fake()), unique_keys=True)) as shared:
+        for number, loading, looks in ((4, (), 1), (5, (), 1), (6, ("public.accounts",), 1), (7, (), 2)):
+            assert shared.merge(number, loading) == []
+            assert asked == [("public.accounts", ("id", "_member"))] * looks
+        Fake.found = "(2) in east and west"
+        assert shared.merge(8, ("public.accounts",)) == []
+        for _ in range(2):
+            (refused,) = shared.merge(9)
+            assert (refused.prefix, refused.table) == (SHARED, "public.accounts")
+    with closing(make_shared(cast("Any", Fake()), unique_keys=False)) as shared:
+        assert shared.merge(4) == []
+
+
+def make_shared(sink: Any, *, unique_keys: bool = False) -> ShardedTables:
+    """Two tables that an earlier process left; the sink is the place too."""
+    shared = ShardedTables(
+        sink,
+        tables_at_once=1,
+        maintain_every=1,
+        maintain_at_once=True,
+        keep_cuts=dt.timedelta(),
+        unique_keys=unique_keys,
+    )
+    shared._sink = sink
+    shared.versions = {"public.accounts": "7", "sales.a": "8"}
+    return shared
+
+
 def maintained(last: GlobalCut) -> list[str]:
     """The tables that are maintained behind a cut, of two that are due."""
     found: list[str] = []
@@ -223,12 +268,7 @@ def maintained(last: GlobalCut) -> list[str]:
 
     place = cast("Any", Fake())
     place.last = last
-    shared = ShardedTables(
-        place, tables_at_once=1, maintain_every=1, maintain_at_once=True, keep_cuts=dt.timedelta(), unique_keys=False
-    )
-    with closing(shared):
-        shared._sink = place
-        shared.versions = {"public.accounts": "7", "sales.a": "8"}
+    with closing(make_shared(place)) as shared:
         shared._due_tables.add(shared.versions)
         shared.maintain_if_due()
     return found
