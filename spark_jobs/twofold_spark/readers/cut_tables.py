@@ -136,10 +136,14 @@ class Tables(Mapping[str, DataFrame]):
         place = self._places[name]
         table, cut = place.table, self.members[place.prefixes[0]]
         if stopped := self._find_stopped(place):
-            where = f" in {', '.join(stopped)}" if place.is_shared else ""
-            raise SetupError(
-                f"{name} was stopped by a refusal{where}: `{reload_command(table)}` brings it back into cuts"
-            )
+            where, again = "", f"`{reload_command(table)}` brings it back into cuts"
+            if place.is_shared:
+                where = f" in {', '.join(stopped)}"
+                again += (
+                    " there. A member that does not publish it any more must do so until it is loaded, and its rows stay "
+                    "then: load an empty table if they are to go"
+                )
+            raise SetupError(f"{name} was stopped by a refusal{where}: {again}")
         if loading := self._find_loading(place):
             where = f" in {', '.join(loading)}" if place.is_shared else ""
             raise SetupError(

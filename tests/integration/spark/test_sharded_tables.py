@@ -15,7 +15,7 @@ from pyspark.sql import functions as f
 from fixtures.connector import Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.connector import moving_accounts
-from helpers.connector.moving_accounts import ACCOUNTS, Mover, read_sources
+from helpers.connector.moving_accounts import ACCOUNTS, MARK, Mover, read_sources
 from helpers.spark.group_lake import GroupLake
 from helpers.spark.shards import (
     assert_verified,
@@ -133,7 +133,7 @@ def test_a_key_that_two_shards_have_is_kept_apart_or_refused(lake: GroupLake) ->
     wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
     east, west = lake.members.values()
     west.sql("INSERT INTO account VALUES (2, 5, 'a second row')")
-    west.caught_up(mark=moving_accounts.MARK)
+    west.caught_up(mark=MARK)
     before = lake.last_cut()
     for _ in range(2):
         with pytest.raises(Refused, match=rf"one key of public\.account: \(2\) in {east.prefix} and {west.prefix}"):
@@ -150,7 +150,7 @@ def test_a_key_that_two_shards_have_is_kept_apart_or_refused(lake: GroupLake) ->
     wait_until(has_both, 120, "both are there")
     assert {each["_member"] for each in read_plainly(lake) if each["id"] == 2} == {east.prefix, west.prefix}
     lake.kept = {"unique_keys": True}
-    west.caught_up(mark=shards.MARK)
+    west.caught_up(mark=MARK)
     with pytest.raises(Refused, match=r"one key of public\.account"):
         lake.run()
     east.sql("DELETE FROM account WHERE id = 2")
@@ -176,3 +176,42 @@ def test_a_table_is_not_read_while_a_shard_is_loaded(lake: GroupLake) -> None:
         tables["public.account"]
     assert table not in set(lake.read()), "it is no table of its own"
     assert lake.read()["public.account"].where(f.col("_member") == west.prefix).count() == len(ACCOUNTS) // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lake", ["iceberg"], indirect=True)
+def test_a_shard_that_is_not_published_any_more_leaves_its_rows(lake: GroupLake) -> None:
+    """As in a mirror of its own. If it is stopped, it holds the table back until it is loaded."""
+    lake.kept = {"unique_keys": True, "on_table_error": "go-on"}
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+    east, west = lake.members.values()
+    west.sql("INSERT INTO account VALUES (2, 5, 'a second row')")
+    west.caught_up(mark=MARK)
+    lake.run()
+    west.sql(f'ALTER PUBLICATION "{west.prefix}" DROP TABLE account', "TRUNCATE account")
+    west.twofold("backfill", "start", "public.account", ok=True)
+    for here in (west, east):
+        here.caught_up(mark=MARK)
+    lake.run()
+    with pytest.raises(SetupError, match=f"stopped by a refusal in {west.prefix}: .* must do so until it is loaded"):
+        lake.read()["public.account"]
+
+    def is_back() -> bool:
+        west.caught_up(mark=MARK)
+        lake.run()
+        return "public.account" in set(lake.read())
+
+    west.sql("INSERT INTO account VALUES (1, 5, 'the last row')")
+    west.sql(f'ALTER PUBLICATION "{west.prefix}" ADD TABLE account')
+    west.twofold("backfill", "start", "public.account", ok=True)
+    wait_until(is_back, 120, "it is published until it is loaded")
+    west.sql("DROP TABLE account")
+    west.runs[-1].stop()
+    west.start()
+    east.sql("UPDATE account SET version = 7")
+    for here in (west, east):
+        here.caught_up(mark=MARK)
+    assert is_back()
+    found = find_rows([row.asDict() for row in lake.read()["public.account"].collect()])
+    assert {(prefix, balance) for prefix, balance, _ in found.values()} == {(east.prefix, 7), (west.prefix, 5)}
+    assert len(found) == len(ACCOUNTS) // 2 + 1
