@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import psycopg
 import pytest
@@ -94,11 +95,12 @@ def test_each_job(connector: Maker, target: str, tmp_path: Path) -> None:
 
 
 def test_a_source_group(connector: Maker, tmp_path: Path) -> None:
-    """Two databases, and a transfer between them."""
+    """Two databases, a transfer between them, and a table that both have alike for a while."""
     east, west = members = [connector() for _ in range(2)]
     group = fresh_prefix()
     for here in members:
         here.configure({"group": {"name": group, "members": [each.prefix for each in members]}})
+        here.sql("INSERT INTO account VALUES (1, 7, 'alike')")
         here.start()
     transfer({here.prefix: here for here in members}, "one", 10)
     (jobs,), (of_group, of_shards) = (
@@ -110,14 +112,19 @@ def test_a_source_group(connector: Maker, tmp_path: Path) -> None:
         "--source-group bank": f"--source-group {group}",
         "...": f"{with_ours(options, addresses(east))} --warehouse ./lake --trigger available-now",
     }
-    _, of_branches, cut = boxes_of(PAGE, "python")
+    _, of_branches, cut, alike = boxes_of(PAGE, "python")
     script = f"""
 from twofold_spark import read_cut
 from twofold_spark.session import open_member_catalogs
 open_member_catalogs(spark, Path("lake").absolute(), "twofold", {[here.prefix for here in members]})
 {of_branches.replace("branches(spark", "found = branches(spark").replace("global_id = '...'", "gid <> ''")}
 {cut.replace('cut["', 'both = cut["', 1)}
-print(json.dumps([found.count(), sorted(row["amount"] for row in both.collect())]))"""
+try:
+{indent(alike, "    ")}
+    alike = True
+except AssertionError:
+    alike = False
+print(json.dumps([found.count(), sorted(row["amount"] for row in both.collect()), alike]))"""
     names = {
         "127.0.0.1:9092": east.reader.bootstrap,
         "http://127.0.0.1:8081": east.reader.registry_url,
@@ -125,13 +132,16 @@ print(json.dumps([found.count(), sorted(row["amount"] for row in both.collect())
         '"stock"': f'"{west.prefix}"',
         "bank_east.public.accounts": f"{east.prefix}.public.transfer",
         "bank_west.public.accounts": f"{west.prefix}.public.transfer",
+        "public.currencies": "public.account",
     }
 
-    def shown() -> bool:
+    def shown(*, alike: bool) -> bool:
         type_box(with_ours(of_group, ours), tmp_path)
-        return read(tmp_path, with_ours(script, names)) == [2, [-10, 10]]
+        return read(tmp_path, with_ours(script, names)) == [2, [-10, 10], alike]
 
-    wait_until(shown, 300, "the mirror shows the transfer")
+    wait_until(lambda: shown(alike=True), 300, "the mirror shows the transfer")
+    west.sql("UPDATE account SET version = 8")
+    wait_until(lambda: shown(alike=False), 120, "and that a table is not alike any more")
     elsewhere = ours["..."].replace("./lake", "./shards")
     type_box(with_ours(of_shards, ours | {"...": elsewhere, "public.accounts,sales.*": "public.transfer"}), tmp_path)
     assert list((tmp_path / "shards").rglob("public/transfer/metadata")), "one table of both"
