@@ -55,11 +55,19 @@ class Branch(NamedTuple):
     gid: str
 
 
-class Mover(threading.Thread):
-    """Moves accounts and pays between the shards, by two-phase commit with PgDog's gids, until
-    `stop`.
+class Change(NamedTuple):
+    """A statement in a shard."""
 
-    The outcomes come late and in any order, and some are rolled back.
+    prefix: str
+    statement: str
+    values: tuple[Any, ...]
+
+
+class Mover(threading.Thread):
+    """Moves accounts and pays between them until `stop`, by two-phase commit with PgDog's gids.
+
+    As PgDog does, it prepares on every shard, also where nothing changes. The outcomes come late
+    and in any order, and some are rolled back.
     """
 
     def __init__(self, members: Mapping[str, Installation], *, pause_s: float = 0.1) -> None:
@@ -97,31 +105,38 @@ class Mover(threading.Thread):
         self._number += 1
         if self._random.random() < 0.6:
             self._move(here, self._random.choice([place for place in self._members if place != self._places[here]]))
-        elif self._places[here] != self._places[there]:
-            amount = self._random.randrange(1, 50)
-            pay = "UPDATE account SET version = version + %s WHERE id = %s"
-            branches = [
-                self._prepare(self._places[account], pay, part, account)
-                for account, part in ((here, -amount), (there, amount))
-            ]
-            self._wait(branches, {here: self._places[here], there: self._places[there]})
+        else:
+            self._pay(here, there, self._random.randrange(1, 50))
+
+    def _pay(self, here: int, there: int, amount: int) -> None:
+        pay = "UPDATE account SET version = version + %s WHERE id = %s"
+        parts = ((here, -amount), (there, amount))
+        changes = [Change(self._places[account], pay, (part, account)) for account, part in parts]
+        self._wait(self._prepare(changes), {account: self._places[account] for account, _ in parts})
 
     def _move(self, account: int, to: str) -> None:
         old = self._places[account]
         with psycopg.connect(self._members[old].conninfo) as connection:
             row = connection.execute("SELECT id, version, note FROM account WHERE id = %s", (account,)).fetchone()
         assert row is not None
-        branches = [
-            self._prepare(old, "DELETE FROM account WHERE id = %s", account),
-            self._prepare(to, "INSERT INTO account VALUES (%s, %s, %s)", *row),
+        changes = [
+            Change(old, "DELETE FROM account WHERE id = %s", (account,)),
+            Change(to, "INSERT INTO account VALUES (%s, %s, %s)", row),
         ]
-        self._wait(branches, {account: to})
+        self._wait(self._prepare(changes), {account: to})
 
-    def _prepare(self, prefix: str, statement: str, *values: Any) -> Branch:
-        gid = f"__pgdog_2pc_a1b2_{self._number}_{sorted(self._members).index(prefix)}"
+    def _prepare(self, changes: list[Change]) -> list[Branch]:
+        return [
+            self._prepare_branch(shard, prefix, [each for each in changes if each.prefix == prefix])
+            for shard, prefix in enumerate(self._members)
+        ]
+
+    def _prepare_branch(self, shard: int, prefix: str, changes: list[Change]) -> Branch:
+        gid = f"__pgdog_2pc_a1b2_{self._number}_{shard}"
         with psycopg.connect(self._members[prefix].conninfo, autocommit=True) as connection:
             connection.execute("BEGIN")
-            connection.execute(statement.encode(), values)
+            for each in changes:
+                connection.execute(each.statement.encode(), each.values)
             connection.execute(f"PREPARE TRANSACTION '{gid}'".encode())
         return Branch(self._members[prefix], gid)
 
