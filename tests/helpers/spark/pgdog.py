@@ -17,7 +17,7 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from helpers.spark.shards import ACCOUNTS, BALANCE
+from helpers.connector.moving_accounts import ACCOUNTS, BALANCE
 from twofold.stack.process import LOOPBACK, GuardedProcess, LocalServer, choose_port
 
 PROGRAM: Final = os.environ.get("TWOFOLD_PGDOG", "")

@@ -18,13 +18,13 @@ from pyspark.sql import SparkSession
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.connector import ledger
+from helpers.connector.moving_accounts import read_sources
 from helpers.spark.group_lake import GroupLake
 from helpers.spark.pgdog import HOME, PROGRAM, PgDog, Teller, fill, move, pay, pay_in_one_statement
 from helpers.spark.shards import (
     assert_verified,
     assert_whole,
     read_plainly,
-    read_sources,
     reading_all_the_time,
     shows_the_sources,
 )
