@@ -50,6 +50,7 @@ def members(connector: Maker) -> Mapping[str, Installation]:
     for here in made.values():
         here.sql(ledger.SCHEMA, HOME)
         initialise(load(here.file), print)
+    for here in made.values():
         here.start()
     return made
 
