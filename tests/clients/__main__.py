@@ -21,7 +21,7 @@ from pathlib import Path
 
 from clients import jdbc_sink
 from clients.consoles import ConsoleConsumer, kcat_says
-from clients.flink_gateway import FlinkGateway
+from clients.flink_gateway import local_gateway
 from clients.flink_tables import DebeziumFormat, UpsertKafka
 from clients.jdbc_reader import JdbcSink, JdbcSinkMakesTables
 from clients.laboratory import PREFIX, Laboratory, carried
@@ -101,7 +101,7 @@ def readers_of(group: str, folder: Path, laboratory: Laboratory) -> Iterator[tup
                 target = laboratory.target, laboratory.registry, PREFIX
                 yield JdbcSink(worker, *target), JdbcSinkMakesTables(worker, *target)
             case _:
-                gateway = FlinkGateway(folder / "flink")
+                gateway = local_gateway(folder / "flink")
                 ending.callback(gateway.stop)
                 gateway.start()
                 yield DebeziumFormat(gateway, *place), UpsertKafka(gateway, *place)

@@ -8,10 +8,10 @@ import base64
 from collections.abc import Sequence
 from typing import Any, Final
 
-from clients.flink_gateway import FlinkError, FlinkGateway
 from clients.rows import CannotReadError, Rows, fold_changelog, value_of
 from clients.samples import Sample
 from clients.tables import Table
+from helpers.flink.gateway import FlinkError, FlinkGateway
 
 DECLARED: Final = "times declared as BIGINT, `numeric` without bounds as STRING"
 DUPLICATES: Final = "PRIMARY KEY declared and `table.exec.source.cdc-events-duplicate = true`"

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from clients.flink_gateway import FlinkGateway
+from clients.flink_gateway import local_gateway
 from clients.flink_tables import DECLARED, TIMESTAMP_OF_MICROSECONDS, DebeziumFormat, UpsertKafka
 from clients.laboratory import Laboratory, prepare
 from clients.samples import SAMPLES
 from clients.tables import Table
 from clients.trial import RIGHT, Trial
 from fixtures.connector import Installation, Maker
+from helpers.flink.gateway import FlinkGateway
 
 CHOSEN = tuple(
     s for s in SAMPLES if s.name in {"text", "numeric", "numeric_bounded", "timestamp", "date", "text_array"}
@@ -36,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkGateway]:
-    made = FlinkGateway(tmp_path_factory.mktemp("flink"))
+    made = local_gateway(tmp_path_factory.mktemp("flink"))
     try:
         made.start()
         yield made
