@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from compare.debezium import DebeziumJdbc
+from compare.flink import FlinkIceberg, FlinkJdbc
 from compare.ground import System
 from compare.postgres import Subscription
 from compare.spark_merge import DebeziumMerge
@@ -23,7 +24,8 @@ from compare.twofold_mirror import Twofold, TwofoldIceberg
 from compare.verdict import COUNTS
 
 SYSTEMS: Final[Mapping[str, Callable[[], System]]] = {
-    system.name: system for system in (Twofold, Subscription, DebeziumJdbc, TwofoldIceberg, DebeziumMerge)
+    system.name: system
+    for system in (Twofold, Subscription, DebeziumJdbc, FlinkJdbc, TwofoldIceberg, DebeziumMerge, FlinkIceberg)
 }
 FIGURES: Final = {
     "fresh_p50_s": "seconds until visible, p50",

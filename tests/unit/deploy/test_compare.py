@@ -8,14 +8,17 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import re
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.connect import locked
 from compare import faults
-from compare.bank import ACCOUNTS, BALANCE, DATABASES, LINES, TABLES, Journal
+from compare.bank import ACCOUNTS, BALANCE, COLUMNS, DATABASES, LINES, TABLES, Journal
+from compare.flink import FlinkIceberg, FlinkJdbc, carry_all, declare_sources
 from compare.lake import NotThereError, find
 from compare.looks import Look, Rows, Sightings, look_at, read_rows
 from compare.verdict import COUNTS, Healed, freshness, judge, percentile, recoveries
@@ -200,3 +203,21 @@ def test_a_table_of_a_lake_is_there_from_its_first_version_on(tmp_path: Path) ->
             find({place: str(file)}, *place)
     with pytest.raises(NotThereError):
         find({}, *place)
+
+
+def test_flinks_one_job_carries_every_table_from_a_slot_of_its_own() -> None:
+    dsns = {database: f"host=127.0.0.1 port=1 user=postgres dbname={database}" for database in DATABASES}
+    sources = declare_sources(dsns)
+    declared = [re.findall(r"TABLE (\w+)|'schema-name' = '(\w+)'|'slot.name' = '(\w+)'", source) for source in sources]
+    slots = [f"{database}_{table}" for database in DATABASES for table in TABLES]
+    assert [[*map("".join, found)] for found in declared] == [[f"source_{s}", s.partition("_")[0], s] for s in slots]
+    for source, table in zip(sources, TABLES * len(DATABASES), strict=True):
+        assert re.findall(r"`(\w+)` BIGINT", source) == [*COLUMNS[table]]
+    inserts = re.findall(r"INSERT INTO (\S+) SELECT \* FROM (\S+);", carry_all(lambda *place: ".".join(place)))
+    assert inserts == [(slot.replace("_", "."), f"source_{slot}") for slot in slots]
+
+
+@pytest.mark.parametrize("system", [FlinkJdbc, FlinkIceberg])
+def test_flinks_classpath_has_each_artifact_in_one_version(system: type[FlinkJdbc]) -> None:
+    artifacts = [artifact.name for name in system.locks for artifact in locked(name)]
+    assert sorted(artifacts) == sorted(set(artifacts))
