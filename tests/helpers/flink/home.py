@@ -11,7 +11,11 @@ from typing import Final
 from twofold.stack.process import LOOPBACK
 from twofold_common import java
 
-_OPENED: Final = ("java.util", "java.lang", "java.util.concurrent", "java.time")
+_OPENED: Final = (
+    *("java.lang", "java.lang.reflect", "java.net", "java.io", "java.nio", "sun.nio.ch", "java.text", "java.time"),
+    *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "java.util.concurrent.locks"),
+)
+"""As `env.java.opts.all` of the configuration that Flink ships."""
 _SETTINGS: Final = {
     "parallelism.default": "1",
     "table.local-time-zone": "UTC",
