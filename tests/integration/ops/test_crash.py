@@ -22,8 +22,9 @@ SECRET = "hunter2-in-a-core"
 
 @pytest.fixture
 def made(connector: Maker, tmp_path: Path) -> Installation:
+    """The driver keeps the password of a connection for as long as it lives."""
     (tmp_path / "secret").write_text(SECRET)
-    return connector(registry={"username": "twofold", "password_command": ["cat", str(tmp_path / "secret")]})
+    return connector(source={"password_command": ["cat", str(tmp_path / "secret")]})
 
 
 def crashed(run: Running, number: signal.Signals) -> str:
