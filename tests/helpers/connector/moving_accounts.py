@@ -5,13 +5,13 @@ other and pays between them, so that each is there once and their sum stays.
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import psycopg
 
 from fixtures.connector import Installation
+from helpers.worker import Worker
 
 ACCOUNTS = range(1, 13)
 BALANCE = 100
@@ -63,7 +63,7 @@ class Change(NamedTuple):
     values: tuple[Any, ...]
 
 
-class Mover(threading.Thread):
+class Mover(Worker):
     """Moves accounts and pays between them until `stop`, by two-phase commit with PgDog's gids.
 
     As PgDog does, it prepares on every shard, also where nothing changes. The outcomes come late
@@ -71,7 +71,7 @@ class Mover(threading.Thread):
     """
 
     def __init__(self, members: Mapping[str, Installation], *, pause_s: float = 0.1) -> None:
-        super().__init__(name="mover")
+        super().__init__("mover")
         self._members = dict(members)
         self._pause_s = pause_s
         self._random = random.Random(11)
@@ -79,25 +79,15 @@ class Mover(threading.Thread):
         self._busy: set[int] = set()
         self._places = {each: place for each, (place, _, _) in read_sources(members).items()}
         self._number = 0
-        self._stopped = threading.Event()
         self.moves = 0
-        self.failure: Exception | None = None
 
-    def run(self) -> None:
-        try:
-            while not self._stopped.wait(self._pause_s):
-                self._begin()
-                while len(self._waiting) > 3 or (self._waiting and self._random.random() < 0.4):
-                    self._end_a_branch()
-            while self._waiting:
+    def work(self) -> None:
+        while not self._stopped.wait(self._pause_s):
+            self._begin()
+            while len(self._waiting) > 3 or (self._waiting and self._random.random() < 0.4):
                 self._end_a_branch()
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(60)
-        assert self.failure is None, self.failure
+        while self._waiting:
+            self._end_a_branch()
 
     def _begin(self) -> None:
         free = [each for each in ACCOUNTS if each not in self._busy]

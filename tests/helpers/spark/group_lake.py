@@ -20,6 +20,7 @@ from psycopg.rows import dict_row
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.connector import Installation, wait_until
+from helpers.worker import Worker
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
@@ -266,45 +267,35 @@ def transfer(places: Mapping[str, Installation], name: str, amount: int) -> None
         branch.tpc_commit()
 
 
-class Coordinator(threading.Thread):
+class Coordinator(Worker):
     """Transfers one after the other, their outcomes in any order and late, some rolled back; until
     `stop`, when all get their outcome.
     """
 
     def __init__(self, members: Mapping[str, Installation], *, pause_s: float = 0.03) -> None:
-        super().__init__(name="coordinator")
+        super().__init__("coordinator")
         self._members = dict(members)
         self._pause_s = pause_s
         self._random = random.Random(7)
         self._waiting: list[tuple[bool, str, list[psycopg.Connection[Any]]]] = []
-        self._stopped = threading.Event()
         self.committed: set[str] = set()
         self.places: dict[str, set[str]] = {}
         """The two databases of each transfer."""
-        self.failure: Exception | None = None
 
-    def run(self) -> None:
-        try:
-            number = 0
-            while not self._stopped.wait(self._pause_s):
-                number += 1
-                name = f"transfer {number}"
-                two = self._two()
-                self.places[name] = {*two}
-                branches = prepare(two, name, self._random.randrange(1, 100))
-                self._random.shuffle(branches)
-                self._waiting.append((self._random.random() < 0.8, name, branches))
-                while len(self._waiting) > 4 or (self._waiting and self._random.random() < 0.3):
-                    self._end_a_branch()
-            while self._waiting:
+    def work(self) -> None:
+        number = 0
+        while not self._stopped.wait(self._pause_s):
+            number += 1
+            name = f"transfer {number}"
+            two = self._two()
+            self.places[name] = {*two}
+            branches = prepare(two, name, self._random.randrange(1, 100))
+            self._random.shuffle(branches)
+            self._waiting.append((self._random.random() < 0.8, name, branches))
+            while len(self._waiting) > 4 or (self._waiting and self._random.random() < 0.3):
                 self._end_a_branch()
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(60)
-        assert self.failure is None, self.failure
+        while self._waiting:
+            self._end_a_branch()
 
     def _two(self) -> dict[str, Installation]:
         return {prefix: self._members[prefix] for prefix in self._random.sample(sorted(self._members), 2)}

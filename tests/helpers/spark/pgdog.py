@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from helpers.connector.moving_accounts import ACCOUNTS, BALANCE
+from helpers.worker import Worker
 from twofold.stack.process import LOOPBACK, GuardedProcess, LocalServer, choose_port
 
 PROGRAM: Final = os.environ.get("TWOFOLD_PGDOG", "")
@@ -97,34 +97,24 @@ def fill(pgdog: PgDog) -> None:
 Work = Callable[[psycopg.Connection, random.Random], None]
 
 
-class Teller(threading.Thread):
+class Teller(Worker):
     """A client that does its work again and again until `stop`. It connects again when PgDog was
     killed, and does not learn how its last transaction ended.
     """
 
     def __init__(self, pgdog: PgDog, work: Work, seed: int) -> None:
-        super().__init__(name=f"teller {seed}")
+        super().__init__(f"teller {seed}")
         self._conninfo = pgdog.conninfo
         self._work = work
         self._random = random.Random(seed)
-        self._stopped = threading.Event()
         self.done = 0
-        self.failure: Exception | None = None
 
-    def run(self) -> None:
-        try:
-            while not self._stopped.wait(0.1):
-                with suppress(psycopg.OperationalError), _connect(self._conninfo) as connection:
-                    while not self._stopped.wait(0.02):
-                        self._work(connection, self._random)
-                        self.done += 1
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join(60)
-        assert self.failure is None, self.failure
+    def work(self) -> None:
+        while not self._stopped.wait(0.1):
+            with suppress(psycopg.OperationalError), _connect(self._conninfo) as connection:
+                while not self._stopped.wait(0.02):
+                    self._work(connection, self._random)
+                    self.done += 1
 
 
 def _connect(conninfo: str) -> psycopg.Connection:

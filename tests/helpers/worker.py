@@ -1,0 +1,29 @@
+"""A thread of a test that works until it is told to stop."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Worker(threading.Thread):
+    """`stop` ends it and raises what failed: a thread's exception is seen by nobody else."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self._stopped = threading.Event()
+        self.failure: Exception | None = None
+
+    def work(self) -> None:
+        """Work until `_stopped` is set."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except Exception as error:  # `stop` raises it
+            self.failure = error
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join(60)
+        assert self.failure is None, self.failure
