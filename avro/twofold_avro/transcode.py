@@ -144,9 +144,9 @@ class Writer:
     n: cython.Py_ssize_t
 
     def __init__(self) -> None:
-        self.store = bytearray(4096)
+        self.store = bytearray(FIRST_ROOM)
         self.out = self.store
-        self.room = 4096
+        self.room = FIRST_ROOM
         self.n = 0
 
     @cython.cfunc
@@ -157,7 +157,7 @@ class Writer:
 
     @cython.cfunc
     def grow(self, more: cython.Py_ssize_t) -> None:
-        self.store.extend(bytes(self.room + more))
+        self.store.extend(bytes(min(self.room, KEPT_ROOM) + more))
         self.out = self.store
         self.room = len(self.store)
 
@@ -206,17 +206,29 @@ class Writer:
     @cython.cfunc
     def taken(self) -> bytes:
         """Return what was written, and empty the buffer."""
-        size: cython.Py_ssize_t = self.n
+        written: bytes = self.out[: self.n] if cython.compiled else bytes(self.store[: self.n])
+        self.empty()
+        return written
+
+    @cython.cfunc
+    @cython.inline
+    def empty(self) -> None:
         self.n = 0
-        if cython.compiled:
-            return self.out[:size]  # type: ignore[no-any-return]  # of a pointer: bytes
-        return bytes(self.store[:size])
+        if self.room > KEPT_ROOM:
+            self.store = bytearray(FIRST_ROOM)
+            self.out = self.store
+            self.room = FIRST_ROOM
 
 
 FRAME_BYTES = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
 HASH_BYTES = cython.declare(cython.Py_ssize_t, HASH_SIZE)
 SLACK = cython.declare(cython.Py_ssize_t, 128)
 """Room that is always there: more than all fixed-size parts that are written between two copies."""
+FIRST_ROOM = cython.declare(cython.Py_ssize_t, 4096)
+KEPT_ROOM = cython.declare(cython.Py_ssize_t, 16 << 20)
+"""A buffer doubles up to this size. What a large value needs beyond it is given back behind the
+value.
+"""
 
 
 @cython.final
@@ -507,7 +519,7 @@ class PartitionPacker:
         pack(w, key)
         pack_size(w, value.n)
         w.copy(value.out, 0, value.n)
-        value.n = 0
+        value.empty()
 
 
 @cython.final

@@ -130,14 +130,17 @@ class Spool:
         )
 
     def write(self, chunk: bytes) -> Stretch:
-        """Write the whole chunk and return where it is, or end the run."""
+        """Write the whole chunk behind its size and return where it is, or end the run."""
+        parts = len(chunk).to_bytes(4, "big"), chunk
         with self._lock:
-            place = self._take_place(len(chunk))
+            place = self._take_place(sum(map(len, parts)))
+        at = place.at
         try:
-            rest = memoryview(chunk)
-            while rest:  # a disk that fills up takes a part, and says so at the next
-                at = place.at + len(chunk) - len(rest)
-                rest = rest[os.pwrite(place.segment.file.fileno(), rest, at) :]
+            for part in parts:  # joined, they would be in memory twice
+                rest = memoryview(part)
+                while rest:  # a disk that fills up takes a part, and says so at the next
+                    written = os.pwrite(place.segment.file.fileno(), rest, at)
+                    rest, at = rest[written:], at + written
         except OSError as error:
             self.free(place)
             raise self.ended(error) from None
@@ -243,7 +246,7 @@ class SpooledRows:
         self._held = 0
 
     def _spill(self, chunk: bytes) -> None:
-        written = self._spool.write(len(chunk).to_bytes(4, "big") + chunk)
+        written = self._spool.write(chunk)
         last = self._stretches[-1] if self._stretches else None
         if last is not None and last.segment is written.segment and last.at + last.size == written.at:
             last.size += written.size

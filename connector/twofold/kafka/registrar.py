@@ -17,7 +17,6 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from typing import TypeVar
@@ -62,6 +61,9 @@ class Registrar:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._owner = ThreadOwner("the registrar")
         self._closed = False
+        self._unasked: dict[str, Pin] = {}
+        """The tables whose schemas are still to be asked for ahead, by topic."""
+        self._unasked_lock = threading.Lock()
 
     def begin(self, meanwhile: Callable[[], None]) -> None:
         """Ask on a thread of the registrar's own from now on.
@@ -86,16 +88,33 @@ class Registrar:
 
         An error ends the questions without harm: the question at the first row meets it again.
         """
-        left = deque(pins)
+        self._unasked = dict(pins)
 
         def work() -> None:
-            with contextlib.suppress(IndexError, TwofoldError, ValueError):  # no JSON
+            with contextlib.suppress(StopIteration, TwofoldError, ValueError):  # no JSON
                 while not self._closed:
-                    self._subjects.ask_ahead(*left.popleft())
-            left.clear()
+                    self._subjects.ask_ahead(*self._take_unasked())
+            self._unasked = {}
 
-        for number in range(min(_AHEAD, len(left))):
+        for number in range(min(_AHEAD, len(self._unasked))):
             threading.Thread(target=work, name=f"schemas-{number}", daemon=True).start()
+
+    def _take_unasked(self) -> tuple[str, Pin]:
+        with self._unasked_lock:
+            topic = next(iter(self._unasked))
+            return topic, self._unasked.pop(topic)
+
+    @property
+    def is_asking_ahead(self) -> bool:
+        return bool(self._unasked)
+
+    def ask_first(self, oids: Iterable[int]) -> None:
+        """Ask for the schemas of these tables before those of others: their rows come next."""
+        if not (wanted := {*oids}):
+            return
+        with self._unasked_lock:
+            first = {topic: pin for topic, pin in self._unasked.items() if pin.oid in wanted}
+            self._unasked = {**first, **self._unasked}
 
     def key(self, shape: TableShape) -> str | None:
         """Return the message key's schema; None without a key. No server is asked."""

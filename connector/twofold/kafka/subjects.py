@@ -102,7 +102,7 @@ class Subjects:
         """Ask for the ids that the table's first row needs, and register nothing; the registry's
         client remembers the answers.
         """
-        if pin.value_schema_id is not None:
+        if pin.value_schema_id is not None and not self._registry.has_latest(value_subject(topic), pin.value_schema_id):
             text = canonical(json.loads(self._registry.schema(pin.value_schema_id)))
             self._registry.known_id(value_subject(topic), text)
         if pin.key_schema is not None:

@@ -28,7 +28,8 @@ from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.loading import Loading
 from twofold.run.observer import BackfillProgress, NullObserver, Observer
 from twofold.run.worker import Worker
-from twofold.source.session import ReplicationSession
+from twofold.source.decoder import described_relations
+from twofold.source.session import Keepalive, ReplicationSession
 from twofold.stream.collector import Collector
 from twofold.stream.gathered_outcomes import OpeningDelay
 from twofold.stream.source_transaction import CollectedEvent
@@ -194,6 +195,9 @@ class Run:
                 self._step_bridge(events.Drained())
             return True
         failpoints.hit("after_read")
+        if self._registrar.is_asking_ahead:
+            payloads = (each[1] for each in received if not isinstance(each, Keepalive))
+            self._registrar.ask_first(described_relations(payloads))
         try:
             for collected in self._collector.collect(received, ts_ms=time.time_ns() // 1_000_000):
                 self._take_collected(collected)

@@ -13,7 +13,7 @@ an error or wrong values.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import Any
 
@@ -69,6 +69,11 @@ def row_relation(payload: bytes, in_stream: bool) -> int:
     except struct.error:
         raise _no_relation(payload) from None
     return oid
+
+
+def described_relations(payloads: Iterable[bytes]) -> Iterator[int]:
+    """Yield the oids of the tables that the Relation messages outside of stream blocks describe."""
+    return (row_relation(payload, in_stream=False) for payload in payloads if payload[:1] == b"R")
 
 
 def row_place(payload: bytes) -> tuple[int, int]:

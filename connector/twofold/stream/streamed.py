@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from twofold.descriptions.ddl_message import PREFIX
@@ -163,14 +164,16 @@ class StreamedTransaction(SourceTransaction):
         self.complete()
 
     def spill(self) -> None:
-        if self._runs:
-            self._append_spooled(marshal.dumps(list(self._packed())))
-        self._runs, self._chunk, self._chunk_bytes, self._run = [], [], 0, None
+        runs = list(self._packed())
+        self._chunk.clear()  # a large value's record goes before the next copy
+        self._runs, self._chunk_bytes, self._run = [], 0, None
+        if runs:
+            self._append_spooled(marshal.dumps(runs))
 
     def batches(self) -> Iterator[RowBatch]:
         header = self.info.header()
-        for chunk in self._spooled_chunks():
-            yield self._batch(chunk, header)
+        # With `map` nobody has the chunk any more while its rows are handed over.
+        yield from map(partial(self._batch, header), self._spooled_chunks())
 
     def _table(self, oid: int) -> TableVersion:
         described = self.relations.get(oid)
@@ -211,7 +214,7 @@ class StreamedTransaction(SourceTransaction):
             yield subxid, number, self._packer.pack(self._chunk, at, behind), *place
             at = behind
 
-    def _batch(self, chunk: bytes, header: TransactionHeader) -> RowBatch:
+    def _batch(self, header: TransactionHeader, chunk: bytes) -> RowBatch:
         runs: list[tuple[Any, ...]] = marshal.loads(chunk)  # noqa: S302  (written by this process into a file without a name)
         batch, tables = RowBatch(), list(self._numbers)
         for subxid, number, packed, *place in runs:

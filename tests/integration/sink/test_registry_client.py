@@ -178,10 +178,15 @@ def test_rotation_of_the_secret_is_an_outage_while_it_is_denied(registry: Any, t
     assert "expired" not in str(told.value)
 
 
-def test_what_was_asked_ahead_is_not_asked_again(client: Registry, registry: Any, prefix: str) -> None:
+@pytest.mark.parametrize("is_newest", [True, False])
+def test_what_was_asked_ahead_is_not_asked_again(
+    client: Registry, registry: Any, prefix: str, *, is_newest: bool
+) -> None:
     topic = f"{prefix}.public.t"
     key, value = (canonical(json.loads(record(field))) for field in "kv")
     ids = client.register(key_subject(topic), key), client.register(value_subject(topic), value)
+    if not is_newest:
+        client.register(value_subject(topic), record())  # a column was dropped
     pin = Pin("public", "t", 6, key, *ids)
     started = make_client(registry.url)
     Subjects(started, prefix).ask_ahead(topic, pin)

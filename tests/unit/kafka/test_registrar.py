@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -32,13 +33,16 @@ class Registry:
         self.asked_by: list[str] = []
         self.together = threading.Barrier(4)
         self.asked: list[int] = []
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
 
-    def schema(self, schema_id: int) -> str:
+    def has_latest(self, _subject: str, schema_id: int) -> bool:
         self.together.wait(20)
         self.asked.append(schema_id)
         if schema_id == 0:
             raise AWAY
-        return '"long"'
+        assert self.may_go_on.wait(20)
+        return True
 
     def known_id(self, _subject: str, _schema: str) -> int:
         return 7
@@ -154,6 +158,19 @@ def pin(value_schema_id: int) -> Pin:
 def test_schemas_are_asked_for_ahead_four_at_once_without_a_wait(registry: Registry, registrar: Registrar) -> None:
     registrar.ask_ahead((f"p.public.t{number}", pin(number)) for number in range(1, 9))
     wait_until(lambda: len(registry.asked) == 8)
+
+
+def test_tables_whose_rows_come_next_are_asked_for_first(registry: Registry, registrar: Registrar) -> None:
+    registry.may_go_on.clear()
+    pins = {f"p.public.t{number}": replace(pin(number), relation=number) for number in range(1, 21)}
+    registrar.ask_ahead(pins.items())
+    wait_until(lambda: len(registry.asked) == 4)
+    assert registrar.is_asking_ahead
+    registrar.ask_first([19, 2, 15, 404])
+    registry.may_go_on.set()
+    wait_until(lambda: len(registry.asked) == 20)
+    assert {*registry.asked[4:8]} == {15, 19, 5, 6}
+    wait_until(lambda: not registrar.is_asking_ahead)
 
 
 def test_an_error_ends_what_is_asked_ahead(registry: Registry, registrar: Registrar) -> None:
