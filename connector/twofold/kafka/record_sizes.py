@@ -19,7 +19,7 @@ CLIENT_BYTES_MAX = 1_000_000_000
 """librdkafka's own bound of message.max.bytes."""
 REQUEST_BYTES = 100 << 20
 """The brokers' socket.request.max.bytes, if nobody has set it."""
-_MEMORY, _MEMORY_NAMED = 8, 512 << 20
+_MEMORY, _MEMORY_NAMED = 6, 512 << 20
 """The factor between a row's size and the connector's memory that the row takes (PostgreSQL's
 client, the row, the record, and what the producer sends and compresses), and the size from which on
 the refusal says so: a small container would be killed again and again.

@@ -278,8 +278,7 @@ class SourceTransaction:
             if not table.void
         ]
         passed_over = [table.passed_over for table in self.provisional if table.passed_over is not None]
-        for chunk in self._spooled_chunks():
-            batch = RowBatch.from_bytes(chunk)
+        for batch in map(RowBatch.from_bytes, self._spooled_chunks()):
             for topic in passed_over:
                 batch.take_topic(topic)
             batch.put_registered_ids(registered)

@@ -78,7 +78,7 @@ def test_a_small_bound_of_the_commit_records_topic_is_refused_with_the_command()
 
 @pytest.mark.parametrize(
     ("size", "needed", "brokers", "memory"),
-    [(1_100_000, 3 << 20, False, None), (80_000_000, 78 << 20, False, 610), (200_000_000, 192 << 20, True, 1525)],
+    [(1_100_000, 3 << 20, False, None), (100_000_000, 97 << 20, False, 572), (200_000_000, 192 << 20, True, 1144)],
 )
 def test_a_row_that_is_too_large_is_refused_with_every_limit(
     size: int, needed: int, *, brokers: bool, memory: int | None
