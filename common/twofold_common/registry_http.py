@@ -24,6 +24,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from twofold_common.http_client import open_url
+from twofold_common.kept_connections import Answer, KeptConnections, is_direct
 from twofold_common.secret_sources import SecretSource
 
 ABSENT: Final = frozenset({40401, 40402, 40403, 40404, 40406})
@@ -99,6 +100,11 @@ class RegistryHttp:
         self._request_timeout_s = request_timeout_s
         self._patience_s = patience_s
         self._context = ssl.create_default_context(cafile=ca_file) if self.url.lower().startswith("https:") else None
+        self._kept = (
+            KeptConnections(self.url, timeout_s=request_timeout_s, context=self._context)
+            if is_direct(self.url)
+            else None
+        )
 
     def ask(self, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
         """Return the registry's answer. Raise RegistryAway or RegistryRefusal.
@@ -125,20 +131,33 @@ class RegistryHttp:
 
     def _ask_once(self, path: str, body: bytes | None, method: str | None) -> Any:
         headers = {**self._headers, **self._credentials()}
-        request = urllib.request.Request(self.url + path, body, headers, method=method)  # noqa: S310  (the address is the user's own)
         try:
-            with open_url(request, timeout_s=self._request_timeout_s, context=self._context) as answer:
-                return json.load(answer)
-        except urllib.error.HTTPError as error:
-            with error:
-                code, reason = _own_error(error)
-            if error.code == 404 and code not in ABSENT:
-                raise RegistryAway("HTTP 404 without the registry's own error code") from error
-            raise RegistryRefusal(error.code, code, reason) from error
-        except ValueError as error:
-            raise RegistryAway("what answers is no registry: it does not send JSON") from error
+            answer = self._send(method or ("GET" if body is None else "POST"), path, body, headers)
         except (OSError, http.client.HTTPException) as error:
             raise RegistryAway(describe_cause(error)) from error
+        if not 200 <= answer.status < 300:
+            code, reason = _own_error(answer)
+            if answer.status == 404 and code not in ABSENT:
+                raise RegistryAway("HTTP 404 without the registry's own error code")
+            raise RegistryRefusal(answer.status, code, reason)
+        try:
+            return json.loads(answer.content)
+        except ValueError as error:
+            raise RegistryAway("what answers is no registry: it does not send JSON") from error
+
+    def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+        """Return the answer over a kept connection; proxies and redirects are for `open_url`."""
+        if self._kept is not None:
+            answer = self._kept.ask(method, path, body, headers)
+            if not 300 <= answer.status < 400:
+                return answer
+        request = urllib.request.Request(self.url + path, body, dict(headers), method=method)  # noqa: S310  (the address is the user's own)
+        try:
+            with open_url(request, timeout_s=self._request_timeout_s, context=self._context) as opened:
+                return Answer(opened.status, opened.reason, opened.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.reason, error.read())
 
 
 def certificate_remedy(error: BaseException | None, *, address: str, authorities: str) -> str | None:
@@ -169,10 +188,10 @@ def describe_cause(error: Exception) -> str:
     return (isinstance(cause, OSError) and cause.strerror) or str(cause) or type(cause).__name__
 
 
-def _own_error(error: urllib.error.HTTPError) -> tuple[int, str]:
+def _own_error(answer: Answer) -> tuple[int, str]:
     """The registry's own code and words; code 0 if something else answered."""
     try:
-        answer = json.load(error)
-        return int(answer["error_code"]), str(answer.get("message", error.reason))
-    except (ValueError, KeyError, TypeError, AttributeError, OSError):
-        return 0, str(error.reason)
+        told = json.loads(answer.content)
+        return int(told["error_code"]), str(told.get("message", answer.reason))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return 0, answer.reason
