@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from bench.ground import Ground, wait_until
@@ -135,7 +136,10 @@ def look(pid: int) -> dict[str, int]:
 
 def family(pid: int) -> list[int]:
     """Return the process and all below it."""
-    children = [int(n) for task in Path(f"/proc/{pid}/task").glob("*/children") for n in task.read_text().split()]
+    children: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has just ended
+            children += map(int, task.read_text().split())
     return [pid, *(each for child in children for each in family(child))]
 
 
