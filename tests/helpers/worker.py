@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+_LONGEST_S = 300
+"""One step may wait for a job that a test has stopped."""
+
 
 class Worker(threading.Thread):
     """`stop` ends it and raises what failed: a thread's exception is seen by nobody else."""
@@ -25,5 +28,6 @@ class Worker(threading.Thread):
 
     def stop(self) -> None:
         self._stopped.set()
-        self.join(60)
+        self.join(_LONGEST_S)
         assert self.failure is None, self.failure
+        assert not self.is_alive(), f"{self.name} goes on"

@@ -19,22 +19,21 @@ from py4j.protocol import Py4JJavaError
 
 from fixtures.spark import Lake
 from helpers.spark.writer import Open, Writer, table
+from helpers.worker import Worker
 from twofold_spark.errors import SetupError
 
 MONEY, TOKENS = 2 * 20 * 100, 30
 """What the two tables hold together, and how many rows the keyless one has; in every cut."""
 
 
-class Bank(threading.Thread):
+class Bank(Worker):
     """Moves money between two tables without a pause, and gives tokens, of which many are alike,
     another colour; until `stop`."""
 
     def __init__(self, writer: Writer) -> None:
-        super().__init__(name="bank")
+        super().__init__("bank")
         self._writer = writer
-        self._stopped = threading.Event()
         self._busy = threading.Lock()
-        self.failure: Exception | None = None
         self.tokens: dict[int, dict[Any, Any]] = {}
         """The keyless table after each commit record: nothing else shows that a batch was applied
         twice."""
@@ -47,20 +46,17 @@ class Bank(threading.Thread):
         with self._busy:
             yield
 
-    def run(self) -> None:
+    def work(self) -> None:
         rng = random.Random(1)
-        try:
-            while not self._stopped.wait(0.05):
-                amount, giver, taker = rng.randrange(50), rng.randrange(20), rng.randrange(20)
-                kind = self._writer.commit() if rng.random() < 0.8 else self._writer.abort()
-                with self._busy, kind as tx:
-                    for name, key, change in (("accounts", giver, -amount), ("vault", taker, amount)):
-                        balance = self._writer.model[name][key]["balance"]
-                        tx.upsert(name, {"id": key, "balance": balance + change})
-                    self._recolour(tx, rng)
-                self._keep_tokens()
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
+        while not self._stopped.wait(0.05):
+            amount, giver, taker = rng.randrange(50), rng.randrange(20), rng.randrange(20)
+            kind = self._writer.commit() if rng.random() < 0.8 else self._writer.abort()
+            with self._busy, kind as tx:
+                for name, key, change in (("accounts", giver, -amount), ("vault", taker, amount)):
+                    balance = self._writer.model[name][key]["balance"]
+                    tx.upsert(name, {"id": key, "balance": balance + change})
+                self._recolour(tx, rng)
+            self._keep_tokens()
 
     def _keep_tokens(self) -> None:
         self.tokens[self._writer.sequence] = copy.deepcopy(self._writer.model["tokens"])
@@ -78,11 +74,6 @@ class Bank(threading.Thread):
                 tx.keyless("tokens", "d", before=before)
             case _:
                 tx.keyless("tokens", "u", before=before, after=after)
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-        assert self.failure is None, self.failure
 
 
 def opened(w: Writer) -> Bank:
@@ -131,28 +122,23 @@ def _totals_in_one_snapshot(connection: psycopg.Connection[Any], pause: Callable
         return int(one + other), int(value("SELECT sum(_copies) FROM tokens"))
 
 
-class Reader(threading.Thread):
+class Reader(Worker):
     """Reads the last cut again and again, while jobs write and are killed: the totals are always
     the same."""
 
     def __init__(self, lake: Lake) -> None:
-        super().__init__(name="reader")
+        super().__init__("reader")
         self._lake = lake
-        self._stopped = threading.Event()
         self.totals: list[tuple[int, int]] = []
-        self.failure: Exception | None = None
         self.start()
 
-    def run(self) -> None:
-        try:
-            if self._lake.choice.name != "jdbc":
-                self._read(lambda: totals(self._lake))
-                return
-            with psycopg.connect(self._lake.choice.address, autocommit=True) as connection:
-                connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-                self._read(lambda: _totals_in_one_snapshot(connection, lambda: self._stopped.wait(0.05)))
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
+    def work(self) -> None:
+        if self._lake.choice.name != "jdbc":
+            self._read(lambda: totals(self._lake))
+            return
+        with psycopg.connect(self._lake.choice.address, autocommit=True) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            self._read(lambda: _totals_in_one_snapshot(connection, lambda: self._stopped.wait(0.05)))
 
     def _read(self, look: Callable[[], tuple[int, int]]) -> None:
         last = False
@@ -168,9 +154,7 @@ class Reader(threading.Thread):
                     raise
 
     def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-        assert self.failure is None, self.failure
+        super().stop()
         assert set(self.totals) == {(MONEY, TOKENS)}, self.totals
 
 

@@ -4,7 +4,6 @@ own reader, and SQL in PostgreSQL.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from fixtures.spark import Lake
 from helpers.spark.bank import MONEY
 from helpers.spark.source_bank import Rows, SourceBank
+from helpers.worker import Worker
 
 _BANK = ("accounts", "vault")
 _COPIES = "_copies"
@@ -157,29 +157,22 @@ def _find_versions(cuts: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, 
     return {cut["sequence"]: {each["name"]: int(each["version"]) for each in cut["tables"]} for cut in whole}
 
 
-class TotalsThread(threading.Thread):
+class TotalsThread(Worker):
     """Reads the total of the last cut again and again, until `stop`."""
 
     def __init__(self, read_total: Callable[[], int | None], pause_s: float) -> None:
-        super().__init__(name="totals")
+        super().__init__("totals")
         self._read_total = read_total
         self._pause_s = pause_s
-        self._stopped = threading.Event()
         self.totals: Counter[int] = Counter()
-        self.failure: Exception | None = None
         self.start()
 
-    def run(self) -> None:
-        try:
-            while not self._stopped.wait(self._pause_s):
-                if (total := self._read_total()) is not None:
-                    self.totals[total] += 1
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self.failure = error
+    def work(self) -> None:
+        while not self._stopped.wait(self._pause_s):
+            if (total := self._read_total()) is not None:
+                self.totals[total] += 1
 
     def stop(self) -> None:
         """End it, and check that each read had the whole money."""
-        self._stopped.set()
-        self.join()
-        assert self.failure is None, self.failure
+        super().stop()
         assert set(self.totals) == {MONEY}, self.totals

@@ -7,7 +7,6 @@ The source keeps every change that was committed, in the ledger that triggers wr
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake
 from helpers.connector import ledger as connector_ledger
 from helpers.spark.bank import MONEY
+from helpers.worker import Worker
 from twofold.config import load
 from twofold.inspect.status_report import read_status
 from twofold.run.initialisation import initialise
@@ -51,27 +51,22 @@ Rows = Counter[tuple[Any, ...]]
 """Rows of a table, as tuples of their values; of one without a key, how many of each."""
 
 
-class _Session(threading.Thread):
+class _Session(Worker):
     """Moves money between keys of its own, so that sessions do not wait for each other."""
 
-    def __init__(self, here: Installation, number: int, seed: int, stopped: threading.Event) -> None:
-        super().__init__(name=f"session {number}")
+    def __init__(self, here: Installation, number: int, seed: int) -> None:
+        super().__init__(f"session {number}")
         self._here = here
         self._number = number
         self._rng = random.Random(seed)
-        self._stopped = stopped
         self._slips: list[int] = []
         self._given = 0
         self.outcomes: Counter[str] = Counter()
-        self.failure: Exception | None = None
 
-    def run(self) -> None:
-        try:
-            with psycopg.connect(self._here.conninfo, autocommit=True) as connection:
-                while not self._stopped.wait(self._rng.uniform(0.1, 0.5)):
-                    self._transfer(connection)
-        except Exception as error:  # the bank asks for it: a thread's exception is seen by nobody else
-            self.failure = error
+    def work(self) -> None:
+        with psycopg.connect(self._here.conninfo, autocommit=True) as connection:
+            while not self._stopped.wait(self._rng.uniform(0.1, 0.5)):
+                self._transfer(connection)
 
     def _transfer(self, connection: psycopg.Connection[Any]) -> None:
         rng, self._given = self._rng, self._given + 1
@@ -110,8 +105,7 @@ class SourceBank:
 
     def __init__(self, here: Installation, rng: random.Random) -> None:
         self.here = here
-        self._stopped = threading.Event()
-        self._sessions = [_Session(here, number, rng.getrandbits(32), self._stopped) for number in range(_SESSIONS)]
+        self._sessions = [_Session(here, number, rng.getrandbits(32)) for number in range(_SESSIONS)]
         for session in self._sessions:
             session.start()
 
@@ -121,10 +115,8 @@ class SourceBank:
         return sum((session.outcomes for session in self._sessions), Counter[str]())
 
     def stop(self) -> None:
-        self._stopped.set()
         for session in self._sessions:
-            session.join()
-            assert session.failure is None, session.failure
+            session.stop()
 
     def last_sequence(self) -> int:
         """Return the number of the last commit record, once all that was committed is in Kafka."""
