@@ -64,7 +64,7 @@ def fold_keyed(
     for name in texts:
         rows = rows.withColumn(name, decoding.decode_record(f.col(KEY), keys)[name.removeprefix(KEY_TEXT)])
     return FoldedRows(
-        rows=_join_equal_keys(rows.drop(KEY), key, columns),
+        rows=join_equal_keys(rows.drop(KEY), key, columns),
         columns=columns,
         counts={row["partition"]: row["n"] for row in found},
         changes=sum(row["changes"] for row in found),
@@ -77,7 +77,7 @@ def fold_keyed(
     )
 
 
-def _join_equal_keys(rows: DataFrame, key: tuple[str, ...], columns: StructType) -> DataFrame:
+def join_equal_keys(rows: DataFrame, key: tuple[str, ...], columns: StructType) -> DataFrame:
     """Keep one row of keys that are equal and have two message keys: 0 and -0.
 
     The source has one row of them at most. So one of the two was deleted, or both: of two message
@@ -90,8 +90,8 @@ def _join_equal_keys(rows: DataFrame, key: tuple[str, ...], columns: StructType)
 
 
 class LastRecords:
-    """The expressions that select the last record of each key, for one subject; several threads may
-    use them.
+    """The expressions that select the last record of each key, for one subject, or for those of
+    several topics whose rows have the same columns; several threads may use them.
 
     PySpark asks the JVM hundreds of times while it builds them, which for a small batch takes
     longer than its rows do. So they are built once for a subject, and every batch uses them.
@@ -101,11 +101,13 @@ class LastRecords:
     find those that cannot be, and the last record that can be is selected.
     """
 
-    def __init__(self, subject: Subject, *, decode_all: bool) -> None:
-        self.subject = subject
+    def __init__(self, *subjects: Subject, decode_all: bool) -> None:
+        self.subjects = subjects
         partition, key, value, last = (f.col(name) for name in ("partition", "key", "value", "last"))
-        op = decoding.decode_envelope(value, subject, decoding.OP)["op"] if decode_all else f.lit("?")
-        readable = value.isNotNull() & (op.isNotNull() if decode_all else ~decoding.has_unknown_schema(value, subject))
+        op = decoding.decode_envelopes(value, subjects, decoding.OP)["op"] if decode_all else f.lit("?")
+        readable = value.isNotNull() & (
+            op.isNotNull() if decode_all else ~decoding.has_unknown_schema(value, *subjects)
+        )
         self._seen = (partition, f.col("offset"), key, value, readable.alias("readable"))
         # Spark sorts for this. With the hash first it compares two longs, not two keys.
         self._place = (f.xxhash64("key"), partition, key)
@@ -116,7 +118,7 @@ class LastRecords:
             f.sum(f.length("value")).alias("bytes"),
             f.sum((value.isNotNull() & ~f.col("readable")).cast("long")).alias("unreadable"),
         )
-        self._envelope = decoding.decode_envelope(f.col("last.value"), subject, decoding.CHANGE)
+        self._envelope = decoding.decode_envelopes(f.col("last.value"), subjects, decoding.CHANGE)
         op = f.col("e.op")
         # The schema is known, but the bytes do not match it.
         malformed = last.isNotNull() & op.isNull()
@@ -139,6 +141,10 @@ class LastRecords:
             *(f.max(n).alias(n) for n in ("partial", "truncate", "keyless")),
             f.count("*").alias("keys"),
         )
+
+    @property
+    def subject(self) -> Subject:
+        return self.subjects[0]
 
     def select(self, raw: DataFrame) -> DataFrame:
         """Select the last record of every key, with counts of all its records."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -29,6 +30,7 @@ from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import AppliedBatch, MaintenanceSchedule
 from twofold_spark.mirror.group_membership import GroupMembership
+from twofold_spark.mirror.shard_folding import ShardFolder
 from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.mirror.source_mirror import MirrorSettings, SourceMirror
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport
@@ -71,6 +73,7 @@ class Mirror:
         ending = ending or threading.Event()
         self._shared = ShardedTables(
             place,
+            ShardFolder(kafka, settings.tables_at_once),
             tables_at_once=settings.tables_at_once,
             maintain_every=settings.maintain_every,
             maintain_at_once=settings.maintain_at_once,
@@ -160,6 +163,7 @@ class Mirror:
             return False
         batches = self._apply({prefix: chosen[prefix] for prefix in changed})
         applied_at = time.monotonic()
+        changes = self._fold_shards()
         for refused in self._shared.merge(self._place.next_number, self._find_loading()):
             self._leave_out(refused)
         cut = self._publish(chosen)
@@ -168,11 +172,27 @@ class Mirror:
         for prefix, batch in batches.items():
             source, is_shown = self._sources[prefix], prefix in cut.members
             published = batch.as_published(source.cut, took, took / len(batches), is_shown=is_shown)
-            self._report(prefix, replace(published, behind=self._topics[prefix].behind))
+            self._report(
+                prefix,
+                replace(published, changes=batch.changes + changes[prefix], behind=self._topics[prefix].behind),
+            )
         if cut.members:
             self._report_cut(cut)
         self._is_maintenance_due |= self._schedule.is_due(cut.number - 1, cut.number)
         return bool(changed)
+
+    def _fold_shards(self) -> Counter[str]:
+        """Fold what the sources' batches have of sharded tables; return the changes by source."""
+        changes = Counter[str]()
+        for table, folded in self._shared.fold().items():
+            changes.update(folded.changes)
+            for prefix in folded.waiting:
+                self._sources[prefix].note_shard(table, 0, waits=True)
+            for prefix, size in folded.bytes.items():
+                self._sources[prefix].note_shard(table, size, waits=False)
+            for refused in folded.refusals:
+                self._leave_out(refused)
+        return changes
 
     def _find_loading(self) -> set[str]:
         """Return the sharded tables that lack rows of some member, by what was applied."""

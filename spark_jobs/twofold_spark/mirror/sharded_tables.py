@@ -1,8 +1,9 @@
 """The sharded tables of a source group: one merge of each for a cut, of what all members changed.
 
-Each member's batch folds its own rows, and leaves them here. When all members are at their parts of
-the cut, the rows of a table are united, with the member as a column, and merged at once. A row that
-moved between two shards is deleted and inserted by that merge, in whatever order the two came.
+Each member's batch leaves the ranges of its rows here. When all members are at their parts of the
+cut, the rows of a table are folded (`shard_folding`), with the member as a column, and merged at
+once. A row that moved between two shards is deleted and inserted by that merge, in whatever order
+the two came.
 
 What a member's rows are in such a table only the cuts say. So its merges have the number of the
 global cut, and the sink gives up what no cut has.
@@ -13,19 +14,19 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import MaintenanceQueue, MaintenanceSchedule
-from twofold_spark.mirror.folded_rows import FoldedRows
+from twofold_spark.mirror.shard_folding import DueShard, FoldedTable, Shard, ShardFolder, add_member
 from twofold_spark.row_columns import MEMBER, OP, UNCHANGED
 from twofold_spark.session import fork_session
 from twofold_spark.sinks.column_changes import unite_types
@@ -37,23 +38,13 @@ from twofold_spark.sinks.table_errors import refusing_errors
 from twofold_spark.sources.topic_names import reload_command
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """What one member changes in a sharded table; the folded rows are cached until it is merged."""
-
-    prefix: str
-    table: MirrorTable
-    """The sharded one."""
-    folded: FoldedRows
-    caches: ExitStack
-
-
 class ShardedTables:
     """The tables that the members share. Members add to them side by side."""
 
     def __init__(
         self,
         place: Place,
+        folder: ShardFolder,
         *,
         tables_at_once: int,
         maintain_every: int,
@@ -72,7 +63,10 @@ class ShardedTables:
         self._lock = threading.RLock()
         self._applied: dict[str, int] = {}
         """The tables that were read since the last cut."""
-        self._shards: dict[str, list[Shard]] = defaultdict(list)
+        self._folder = folder
+        self._due: dict[str, list[DueShard]] = defaultdict(list)
+        self._folded: dict[str, FoldedTable] = {}
+        """By table, behind the last cut."""
         self.versions: dict[str, str] = {}
         """By table (`schema.name`), as of the last merge."""
         self._published: dict[str, str] = {}
@@ -111,7 +105,7 @@ class ShardedTables:
             )
         return bool(applied)
 
-    def read_shard(self, prefix: str, table: MirrorTable, columns: StructType, locks: ExitStack) -> DataFrame | None:
+    def _read_shard(self, prefix: str, table: MirrorTable, columns: StructType, locks: ExitStack) -> DataFrame | None:
         """Read a member's rows, with these columns. Nobody changes the columns until `locks` is
         closed.
         """
@@ -120,25 +114,36 @@ class ShardedTables:
         if not self.has(table):
             return None
         shared = _share(table)
-        self._sink.prepare(shared, _add_member(columns))
+        self._sink.prepare(shared, add_member(columns))
         current = self._sink.read_current(shared)
         return current.where(f.col(MEMBER) == prefix).drop(MEMBER) if current is not None else None
 
-    def add(self, prefix: str, table: MirrorTable, folded: FoldedRows, caches: ExitStack) -> None:
-        """Leave what one member changes in its shard; `caches` are closed behind the merge."""
-        self.has(table)
-        shared = _share(table)
-        if MEMBER in (name.lower() for name in folded.columns.names):
-            raise TableRefused(
-                f"{table} has a column {MEMBER}, and the mirror adds one of that name to a sharded table",
-                at_stake="the values of one of the two",
-                repair=f"rename the column in the source, or leave {table} out of --sharded",
-            )
+    def add(self, due: DueShard) -> None:
+        """Leave what one member's batch has of its shard."""
         with self._lock:
-            self._shards[str(table)].append(Shard(prefix, shared, folded, caches))
+            self._due[str(due.table)].append(due)
+
+    def fold(self) -> Mapping[str, FoldedTable]:
+        """Fold what the members have left, by table."""
+        if not self._due:
+            return {}
+        assert self._sink is not None, "begin comes first"
+        assert self._spark is not None, "begin comes first"
+        due, self._due = self._due, defaultdict(list)
+        for each in due.values():
+            self.has(each[0].table)
+        rows = sum(each.count for shards in due.values() for shard in shards for each in shard.ranges)
+        self._sink.plan_batch([_share(each[0].table) for each in due.values()], rows)
+        jobs = {
+            name: self._pool.submit(self._folder.fold, self._spark, each, self._read_shard)
+            for name, each in due.items()
+        }
+        wait(jobs.values())
+        self._folded = {name: job.result() for name, job in jobs.items()}
+        return self._folded
 
     def merge(self, number: int, loading: Collection[str] = ()) -> list[TableRefused]:
-        """Merge what the members have left, for the global cut of this number.
+        """Merge what was folded, for the global cut of this number.
 
         Return the refusals of tables, of whose rows no cut has any. `loading`: the tables that lack
         rows of some member, in which a row may be twice.
@@ -146,24 +151,24 @@ class ShardedTables:
         self._checked -= {*loading}
         if self._sink is None:
             return []
-        refusals = self._merge_shards(self._sink, number, loading) if self._shards else []
-        return refusals + self._check_others(self._sink, loading)
+        return self._merge_folded(self._sink, number, loading) + self._check_others(self._sink, loading)
 
-    def _merge_shards(self, sink: Sink, number: int, loading: Collection[str]) -> list[TableRefused]:
-        tables = [each[0].table for each in self._shards.values()]
-        rows = sum(shard.folded.changes for each in self._shards.values() for shard in each)
-        sink.plan_batch(tables, rows)
-        jobs = [
-            self._pool.submit(self._merge_table, sink, each, number, is_loading=name in loading)
-            for name, each in self._shards.items()
-        ]
-        refusals = [refused for job in jobs if (refused := job.result()) is not None]
+    def _merge_folded(self, sink: Sink, number: int, loading: Collection[str]) -> list[TableRefused]:
+        for folded in self._folded.values():
+            if not folded.shards:
+                folded.caches.close()
+        jobs = {
+            name: self._pool.submit(self._merge_table, sink, folded, number, is_loading=name in loading)
+            for name, folded in self._folded.items()
+            if folded.shards
+        }
+        refusals = [refused for job in jobs.values() if (refused := job.result()) is not None]
         for refused in refusals:
             # What was merged goes before the cut has its number, and after all merges: they write
             # with the settings of one session.
             with self._lock:
                 del self._applied[refused.table]
-            self._read(self._shards[refused.table][0].table)
+            self._read(_share(self._folded[refused.table].shards[0].table))
         return refusals
 
     def _check_others(self, sink: Sink, loading: Collection[str]) -> list[TableRefused]:
@@ -174,7 +179,8 @@ class ShardedTables:
         if not self._unique_keys:
             return []
         refusals = []
-        for name in sorted(self.versions.keys() - self._shards.keys() - {*loading} - self._checked):
+        changed = {name for name, folded in self._folded.items() if folded.shards}
+        for name in sorted(self.versions.keys() - changed - {*loading} - self._checked):
             table = _name_table(name)
             try:
                 self._check_unique(sink, replace(table, key=sink.read_key(table)), None)
@@ -185,7 +191,8 @@ class ShardedTables:
 
     def find_members(self, table: str) -> list[str]:
         """Return the members that changed a table since the last cut."""
-        return [each.prefix for each in self._shards.get(table, ())]
+        folded = self._folded.get(table)
+        return [prefix for each in folded.shards for prefix in each.prefixes] if folded is not None else []
 
     def take_back(self, table: str) -> None:
         """Forget the merge of a table that was refused when the cut was published."""
@@ -196,7 +203,7 @@ class ShardedTables:
     def note_published(self, number: int) -> None:
         """The cut is published: the next one begins."""
         self._published = dict(self.versions)
-        self._shards.clear()
+        self._folded = {}
         self._applied.clear()
         if self._schedule.is_due(number - 1, number):
             self._due_tables.add(sorted(self._changed))
@@ -219,6 +226,7 @@ class ShardedTables:
 
     def close(self) -> None:
         self._pool.shutdown()
+        self._folder.close()
 
     def _read(self, shared: MirrorTable) -> int:
         """Read the table's number, once for each cut: what is unpublished of it goes."""
@@ -228,17 +236,16 @@ class ShardedTables:
                 self._applied[str(shared)] = self._sink.read_applied(shared)
             return self._applied[str(shared)]
 
-    def _merge_table(self, sink: Sink, shards: list[Shard], number: int, *, is_loading: bool) -> TableRefused | None:
-        table = shards[0].table
+    def _merge_table(self, sink: Sink, folded: FoldedTable, number: int, *, is_loading: bool) -> TableRefused | None:
+        table = _share(folded.shards[0].table)
         try:
             with refusing_errors(table):
-                self._unite_and_merge(sink, table, shards, number, check=self._unique_keys and not is_loading)
+                self._unite_and_merge(sink, table, folded.shards, number, check=self._unique_keys and not is_loading)
         except TableRefused as refused:
             refused.prefix, refused.table = SHARED, str(table)
             return refused
         finally:
-            for each in shards:
-                each.caches.close()
+            folded.caches.close()
         with self._lock:
             self._changed.add(str(table))
             if (version := sink.version_of(table)) is not None:
@@ -248,28 +255,19 @@ class ShardedTables:
     def _unite_and_merge(
         self, sink: Sink, table: MirrorTable, shards: list[Shard], number: int, *, check: bool
     ) -> None:
-        assert self._spark is not None, "begin comes first"
-        columns = unite_columns(table, [(each.table.key, each.folded.columns) for each in shards])
-        rows = reduce(DataFrame.unionByName, (_select_rows(each, columns) for each in shards))
-        # The merge goes by the settings of this session, and the members fold in sessions of their
-        # own.
-        view = f"twofold_{abs(hash((id(self), str(table))))}"
-        rows.createOrReplaceGlobalTempView(view)
-        counts = [each.folded.keys for each in shards]
+        columns = unite_columns(table, [(_share(each.table).key, each.columns) for each in shards])
+        counts = [each.keys for each in shards]
         batch = TableBatch(
-            self._spark.table(f"global_temp.{view}"),
+            reduce(DataFrame.unionByName, (_select_rows(each, columns) for each in shards)),
             sum(counts) if None not in counts else None,  # type: ignore[arg-type]
             replace=False,
-            unchanged=tuple(dict.fromkeys(name for each in shards for name in each.folded.unchanged)),
-            emptied=tuple(each.prefix for each in shards if each.folded.truncated),
+            unchanged=tuple(dict.fromkeys(name for each in shards for name in each.unchanged)),
+            emptied=tuple(prefix for each in shards for prefix in each.emptied),
         )
-        try:
-            sink.prepare(table, _add_member(columns))
-            sink.merge(table, batch, sequence=number)
-            if check:
-                self._check_unique(sink, table, batch)
-        finally:
-            self._spark.catalog.dropGlobalTempView(view)
+        sink.prepare(table, add_member(columns))
+        sink.merge(table, batch, sequence=number)
+        if check:
+            self._check_unique(sink, table, batch)
 
     def _check_unique(self, sink: Sink, table: MirrorTable, batch: TableBatch | None) -> None:
         """Refuse a key that two members have behind this merge, or without one."""
@@ -317,15 +315,11 @@ def _name_table(name: str) -> MirrorTable:
     return MirrorTable("", schema, table, ())
 
 
-def _add_member(columns: StructType) -> StructType:
-    return StructType([*columns, StructField(MEMBER, StringType(), nullable=False)])
-
-
 def _select_rows(shard: Shard, columns: StructType) -> DataFrame:
-    """Select a member's folded rows with the columns of all shards."""
-    own = {*shard.folded.columns.names}
+    """Select folded rows with the columns of all shards."""
+    own = {*shard.columns.names}
     values = (
         (f.col(field.name) if field.name in own else f.lit(None)).cast(field.dataType).alias(field.name)
         for field in columns
     )
-    return shard.folded.rows.select(*values, f.lit(shard.prefix).alias(MEMBER), OP, UNCHANGED)
+    return shard.rows.select(*values, MEMBER, OP, UNCHANGED)

@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import AppliedBatch, BatchSizer, MaintenanceQueue, MaintenanceSchedule
 from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.shard_folding import DueShard
 from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
 from twofold_spark.session import fork_session
@@ -68,6 +69,8 @@ class Batch:
     last: CommitRecord
     applied: dict[MirrorTable, int]
     stopped: set[str]
+    rows: int = 0
+    bytes: int = 0
 
 
 class SourceMirror:
@@ -172,6 +175,17 @@ class SourceMirror:
         else:
             self._next.stop_table(refused.table)
 
+    def note_shard(self, table: str, size: int, *, waits: bool) -> None:
+        """Note that the batch's part of a sharded table was folded: its bytes, and whether the
+        shard waits for a truncate that did not come.
+        """
+        assert self._batch is not None, "it has left the shard"
+        self._batch.bytes += size
+        self._sizer.record_batch(self._batch.rows, self._batch.bytes)
+        if waits:
+            self._batch.stopped.add(table)
+            self._make_cut(self._batch)
+
     @property
     def is_maintenance_due(self) -> bool:
         return bool(self._due_tables)
@@ -231,9 +245,9 @@ class SourceMirror:
             if not self._shared.covers(str(table)):
                 self._changed_tables.add(str(table))
             (stopped.discard if outcome.done else stopped.add)(str(table))
-        self._batch = Batch(last, applied, stopped)
+        self._batch = Batch(last, applied, stopped, rows, sum(o.bytes for o in outcomes.values()))
         self._make_cut(self._batch)
-        self._sizer.record_batch(rows, sum(o.bytes for o in outcomes.values()))
+        self._sizer.record_batch(rows, self._batch.bytes)
         return AppliedBatch(
             cut=self._next.cut,
             transactions=sum(r.transactions for r in batch),
@@ -261,21 +275,16 @@ class SourceMirror:
     def _submit_merges(
         self, sink: Sink, batch: list[CommitRecord], applied: dict[MirrorTable, int], stopped: set[str]
     ) -> dict[MirrorTable, Future[MergeOutcome]]:
-        """Start the merge of every table that lacks some of the batch."""
+        """Start the merge of every table that lacks some of the batch. Sharded ones wait for all
+        members.
+        """
         jobs = {}
         for table, sequence in applied.items():
             ranges, reloaded = select_since_reload((r for r in batch if r.sequence > sequence), table.topic)
             from_truncate = reloaded or self._next.waits_for_reload(table, sequence, stopped)
             if ranges and self._shared.covers(str(table)):
-                jobs[table] = self._pool.submit(
-                    self._merger.fold_shard,
-                    self._spark,
-                    sink,
-                    table,
-                    ranges,
-                    self._shared,
-                    from_truncate=from_truncate,
-                )
+                self._shared.add(DueShard(self._prefix, table, ranges, self._merger, sink, from_truncate))
+                stopped.discard(str(table))
             elif ranges:
                 jobs[table] = self._pool.submit(
                     self._merger.merge,

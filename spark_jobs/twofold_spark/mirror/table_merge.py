@@ -21,7 +21,6 @@ from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.folded_rows import FoldedRows
 from twofold_spark.mirror.keyed_folding import LastRecords, fold_keyed
 from twofold_spark.mirror.keyless_folding import fold_keyless
-from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.table_errors import refusing_errors
 from twofold_spark.sources import decoding, kafka_reader
@@ -99,7 +98,7 @@ class TableMerger:
 
         def read_current(columns: StructType) -> DataFrame | None:
             # Change the columns first: they must not change between this read and the merge.
-            sink.prepare(self._add_comment(table), columns)
+            sink.prepare(self.add_comment(table), columns)
             return sink.read_current(table)
 
         with refusing_errors(table), ExitStack() as caches:
@@ -107,7 +106,7 @@ class TableMerger:
             read = time.monotonic()
             if not _is_complete(table, ranges, folded, from_truncate=from_truncate):
                 return MergeOutcome(done=False)
-            sink.prepare(self._add_comment(table), folded.columns)
+            sink.prepare(self.add_comment(table), folded.columns)
             batch = TableBatch(folded.rows, folded.keys, folded.truncated, folded.unchanged)
             sink.merge(table, batch, sequence=sequence)
             return MergeOutcome(
@@ -118,34 +117,28 @@ class TableMerger:
                 merge_s=time.monotonic() - read,
             )
 
-    def fold_shard(
+    def fold(
         self,
         spark: SparkSession,
         sink: Sink,
         table: MirrorTable,
         ranges: list[OffsetRange],
-        shared: ShardedTables,
-        *,
-        from_truncate: bool,
-    ) -> MergeOutcome:
-        """Fold the rows of this member's shard, and leave them for the merge of all members."""
-        began = time.monotonic()
-        with refusing_errors(table), ExitStack() as caches, ExitStack() as locks:
-            is_read = False
+        caches: ExitStack,
+        read_current: ReadCurrent | None,
+    ) -> FoldedRows | None:
+        """Fold the rows of a shard; without `read_current` only a reload repairs it.
 
-            def read_current(columns: StructType) -> DataFrame | None:
-                nonlocal is_read
-                is_read = True
-                return shared.read_shard(self._prefix, table, columns, locks)
+        None: it waits for a truncate, and none came.
+        """
+        folded = self._read_and_fold(spark, sink, table, ranges, caches, read_current)
+        return folded if _is_complete(table, ranges, folded, from_truncate=read_current is None) else None
 
-            folded = self._read_and_fold(spark, sink, table, ranges, caches, None if from_truncate else read_current)
-            if not _is_complete(table, ranges, folded, from_truncate=from_truncate):
-                return MergeOutcome(done=False)
-            if is_read:
-                # Before another member changes the columns.
-                folded = replace(folded, rows=folded.rows.localCheckpoint())
-            shared.add(self._prefix, self._add_comment(table), folded, caches.pop_all())
-            return MergeOutcome(done=True, changes=folded.changes, bytes=folded.bytes, fold_s=time.monotonic() - began)
+    def find_subjects(self, table: MirrorTable) -> tuple[Subject, Subject] | None:
+        """Return the subjects of the rows and of their keys, as far as they are known; None of a
+        table without a key.
+        """
+        rows, keys = self._registry.find_subject(f"{table.topic}-value"), self._keys.get(table.topic)
+        return (rows, keys) if rows is not None and keys is not None else None
 
     def close(self) -> None:
         """Close the admin client, after the last merge."""
@@ -165,7 +158,7 @@ class TableMerger:
             decided = self._stable.have_passed(spark, ranges)
             raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
             folded = self._fold(raw, table, caches, read_current, refresh=False)
-            if _differing_counts(ranges, folded.counts):
+            if differing_counts(ranges, folded.counts):
                 # An offset between two ranges was no marker, but a record of a transaction in doubt
                 # or rolled back.
                 caches.close()
@@ -214,11 +207,11 @@ class TableMerger:
         if decode_all:
             return LastRecords(subject, decode_all=True)
         kept = self._last_records.get(table.topic)
-        if kept is None or kept.subject is not subject:
+        if kept is None or kept.subjects != (subject,):
             kept = self._last_records[table.topic] = LastRecords(subject, decode_all=False)
         return kept
 
-    def _add_comment(self, table: MirrorTable) -> MirrorTable:
+    def add_comment(self, table: MirrorTable) -> MirrorTable:
         """Return the table with the comment of the subject's latest version."""
         return replace(table, comment=read_comments(self._subject(table, refresh=False).latest).table)
 
@@ -245,7 +238,7 @@ def _is_complete(table: MirrorTable, ranges: list[OffsetRange], folded: FoldedRo
 
 
 def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dict[int, int]) -> None:
-    for partition, present, declared in _differing_counts(ranges, counts):
+    for partition, present, declared in differing_counts(ranges, counts):
         raise TableRefused(
             f"{table.topic}-{partition} holds {present} of the {declared} records that its commit records declare",
             at_stake="the missing changes: other readers of the topic lack them too",
@@ -254,7 +247,7 @@ def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dic
         )
 
 
-def _differing_counts(ranges: Iterable[OffsetRange], counts: dict[int, int]) -> list[tuple[int, int, int]]:
+def differing_counts(ranges: Iterable[OffsetRange], counts: dict[int, int]) -> list[tuple[int, int, int]]:
     """List the partitions that do not hold what is declared, with both numbers."""
     declared: dict[int, int] = {}
     for each in ranges:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame, Row
@@ -68,33 +68,46 @@ def decode_envelope(value: Column, subject: Subject, parts: EnvelopeParts | None
 
     It is null for a tombstone and for an unknown schema id.
     """
+    return decode_envelopes(value, (subject,), parts)
+
+
+def decode_envelopes(value: Column, subjects: Sequence[Subject], parts: EnvelopeParts | None = None) -> Column:
+    """Decode the envelopes of several topics, whose rows have the same columns."""
+    return _case_by_schema_id(value, [(each, json.dumps(_narrow(each, parts))) for each in subjects])
+
+
+def _narrow(subject: Subject, parts: EnvelopeParts | None) -> AvroSchema:
     reader = build_reader_schema(subject)
     if parts is not None:
         reader["fields"] = [
             _narrow_field(field, parts[field["name"]]) for field in reader["fields"] if field["name"] in parts
         ]
-    return _case_by_schema_id(value, subject, json.dumps(reader))
+    return reader
 
 
 def decode_record(value: Column, subject: Subject) -> Column:
     """Decode a commit record or a key into the subject's latest version."""
-    return _case_by_schema_id(value, subject, json.dumps(subject.latest))
+    return _case_by_schema_id(value, [(subject, json.dumps(subject.latest))])
 
 
-def has_unknown_schema(value: Column, subject: Subject) -> Column:
-    """Whether the value is no framed Avro, or has a schema id that the subject lacks."""
-    return value.isNotNull() & ~f.substring(value, 1, _FRAME).isin([_frame(i) for i in sorted(subject.ids)])
+def has_unknown_schema(value: Column, *subjects: Subject) -> Column:
+    """Whether the value is no framed Avro, or has a schema id that the subjects lack."""
+    known = sorted({identifier for subject in subjects for identifier in subject.ids})
+    return value.isNotNull() & ~f.substring(value, 1, _FRAME).isin([_frame(i) for i in known])
 
 
-def _case_by_schema_id(value: Column, subject: Subject, reader: str) -> Column:
+def _case_by_schema_id(value: Column, readers: Iterable[tuple[Subject, str]]) -> Column:
+    """Decode a value as the version of its schema's id, into the subject's reader schema."""
     head, body = f.substring(value, 1, _FRAME), f.substring(value, _FRAME + 1, 2**31 - 1)
-    options = {"mode": "PERMISSIVE", "avroSchema": reader}
     case: Column | None = None
-    for identifier, writer in subject.versions:
-        decoded = from_avro(body, json.dumps(writer), options)
-        case = (case.when if case is not None else f.when)(head == f.lit(_frame(identifier)), decoded)
-    if case is None:
-        raise ValueError(f"{subject.name} has no version")
+    for subject, reader in readers:
+        options = {"mode": "PERMISSIVE", "avroSchema": reader}
+        for identifier, writer in subject.versions:
+            decoded = from_avro(body, json.dumps(writer), options)
+            case = (case.when if case is not None else f.when)(head == f.lit(_frame(identifier)), decoded)
+        if case is None:
+            raise ValueError(f"{subject.name} has no version")
+    assert case is not None, "there is a subject"
     return case
 
 

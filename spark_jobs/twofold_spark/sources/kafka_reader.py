@@ -20,11 +20,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.sources.commit_records import OffsetRange, join_ranges
@@ -42,6 +43,8 @@ _BLOCK_BITS = 10
 _RECORDS_PER_TASK = 100_000
 _SMALL_RECORDS_PER_TASK = 5_000
 _FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
+PARTITION_BITS = 16
+"""A topic's partition has so many; above them is the topic's number, where several are read."""
 _LARGE_POLLS = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
 """Sizes of a read from begin to end.
 
@@ -134,17 +137,22 @@ def _offset_options(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, 
     }
 
 
-def _load_records(spark: SparkSession, client: Mapping[str, str], options: Mapping[str, str]) -> DataFrame:
+def _load_records(
+    spark: SparkSession, client: Mapping[str, str], options: Mapping[str, str], *, place: Column | str = "partition"
+) -> DataFrame:
     # So many tasks that all cores stay busy, however many partitions the topic has.
     tasks = {"maxRecordsPerPartition": str(_RECORDS_PER_TASK)}
     reader = spark.read.format("kafka").options(**{**_LARGE_POLLS, **client, **options, **tasks})
-    return reader.load().select("partition", "offset", "key", "value")
+    return reader.load().select(place, "offset", "key", "value")
 
 
 def read_ranges(
     spark: SparkSession, kafka: Kafka, declared: Iterable[OffsetRange], *, decided: bool, over_markers: bool = False
 ) -> DataFrame:
-    """Read exactly the records of the ranges of one topic: partition, offset, key, value.
+    """Read exactly the records of the ranges: partition, offset, key, value.
+
+    Where the ranges are of several topics, their partitions have the topics' numbers in them
+    (`number_topics`).
 
     `decided`: no transaction is open below the ranges' ends, so the read is read_committed.
     `over_markers` is faster, under the condition that `join_ranges` names.
@@ -153,18 +161,23 @@ def read_ranges(
     small batch is one task instead of a dozen.
     """
     ranges = join_ranges(declared, over_markers=over_markers)
-    topic = ranges[0].topic
-    partitions = sorted({r.partition for r in ranges})
-    first = {p: min(r.first for r in ranges if r.partition == p) for p in partitions}
-    end = {p: max(r.last for r in ranges if r.partition == p) + 1 for p in partitions}
+    firsts: dict[str, dict[int, int]] = defaultdict(dict)
+    ends: dict[str, dict[int, int]] = defaultdict(dict)
+    for each in ranges:  # in the order of their offsets
+        firsts[each.topic].setdefault(each.partition, each.first)
+        ends[each.topic][each.partition] = each.last + 1
     # Lost records are missing from the counts, which name the partition and the number.
     isolation = "read_committed" if decided else "read_uncommitted"
-    rows = _read_offsets(spark, kafka.options(isolation), topic, first, end, fail_on_data_loss=False)
-    if sum(end.values()) - sum(first.values()) <= _FEW_OFFSETS and len(partitions) <= _FEW_PARTITIONS:
+    options = {**_offset_options(firsts, ends), "failOnDataLoss": "false"}
+    numbers = number_topics(firsts)
+    rows = _load_records(spark, kafka.options(isolation), options, place=_number_partition(numbers))
+    places = [(topic, partition) for topic, of_topic in firsts.items() for partition in of_topic]
+    offsets = sum(ends[topic][partition] - firsts[topic][partition] for topic, partition in places)
+    if offsets <= _FEW_OFFSETS and len(places) <= _FEW_PARTITIONS:
         rows = rows.coalesce(1)
-    if len(ranges) == len(partitions):
+    if len(ranges) == len(places):
         return rows
-    wanted = _split_into_blocks(spark, ranges)
+    wanted = _split_into_blocks(spark, [(numbers[r.topic] + r.partition, r.first, r.last) for r in ranges])
     same_block = f.shiftright("offset", _BLOCK_BITS) == f.col("block")
     inside = f.col("offset").between(f.col("first"), f.col("last"))
     return rows.join(
@@ -172,15 +185,29 @@ def read_ranges(
     )
 
 
-def _split_into_blocks(spark: SparkSession, ranges: Iterable[OffsetRange]) -> DataFrame:
-    """Repeat each range for each block of offsets that it touches.
+def number_topics(topics: Iterable[str]) -> dict[str, int]:
+    """Return what is added to the partitions of each topic."""
+    return {topic: number << PARTITION_BITS for number, topic in enumerate(sorted({*topics}))}
+
+
+def _number_partition(numbers: Mapping[str, int]) -> Column:
+    if len(numbers) == 1:
+        return f.col("partition")
+    number = f.lit(0)
+    for topic, added in numbers.items():
+        number = f.when(f.col("topic") == topic, added).otherwise(number)
+    return (f.col("partition") + number).alias("partition")
+
+
+def _split_into_blocks(spark: SparkSession, ranges: Iterable[tuple[int, int, int]]) -> DataFrame:
+    """Repeat each range (partition, first, last) for each block of offsets that it touches.
 
     A record is then compared only with the ranges of its block, however many ranges there are. The
     JVM makes the rows from one text: with `createDataFrame` the executors would start Python.
     """
     jvm: Any = spark._jvm
     texts = jvm.java.util.ArrayList()
-    texts.add(json.dumps([(r.partition, r.first, r.last) for r in ranges]))
+    texts.add(json.dumps(list(ranges)))
     given = DataFrame(
         spark._jsparkSession.createDataset(texts, jvm.org.apache.spark.sql.Encoders.STRING()).toDF(), spark
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from pyspark.sql import SparkSession
@@ -26,6 +26,7 @@ from helpers.spark.shards import (
     shows_the_sources,
 )
 from twofold_spark.errors import Refused, SetupError
+from twofold_spark.mirror.shard_folding import ShardFolder
 from twofold_spark.readers.cut_tables import Tables
 from twofold_spark.sinks.delta_place import DeltaPlace
 from twofold_spark.sinks.iceberg_place import IcebergPlace
@@ -53,11 +54,27 @@ def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.
     return made
 
 
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each fold of several shards, whether it was one."""
+    found: list[bool] = []
+    fold = ShardFolder._fold_together
+
+    def note(*given: Any) -> bool:
+        found.append(fold(*given))
+        return found[-1]
+
+    monkeypatch.setattr(ShardFolder, "_fold_together", note)
+    return found
+
+
 def _die(*_: object) -> NoReturn:
     raise ZeroDivisionError("it dies")
 
 
-def test_a_row_that_moves_is_there_once_in_every_cut(lake: GroupLake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_moves_is_there_once_in_every_cut(
+    lake: GroupLake, monkeypatch: pytest.MonkeyPatch, together: list[bool]
+) -> None:
     """Also where the job ends between its merges and the cut, and the next one gives them up."""
     wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
     since = lake.last_cut().number
@@ -75,6 +92,7 @@ def test_a_row_that_moves_is_there_once_in_every_cut(lake: GroupLake, monkeypatc
         mover.stop()
     wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
     assert mover.moves > 5
+    assert any(together)
     if lake.choice.name != "jdbc":
         for cut in lake.kept_cuts():
             tables = Tables(lake.reader, cut, of_group=True)
@@ -91,7 +109,7 @@ def _dies(lake: GroupLake) -> bool:
     return False
 
 
-def test_one_shard_is_loaded_again_and_the_others_stay(lake: GroupLake) -> None:
+def test_one_shard_is_loaded_again_and_the_others_stay(lake: GroupLake, together: list[bool]) -> None:
     """A key that changes keeps the value that was not sent. A row without a key counts for each
     shard. Columns that one shard has before the other unite.
     """
@@ -104,6 +122,7 @@ def test_one_shard_is_loaded_again_and_the_others_stay(lake: GroupLake) -> None:
     east.sql("ALTER TABLE account ADD COLUMN region text", "UPDATE account SET region = 'east' WHERE id = 2")
     west.sql("DELETE FROM journal WHERE ctid = (SELECT min(ctid) FROM journal)")
     wait_until(lambda: shows_the_sources(lake), 300, "and their changes")
+    assert not all(together)
     regions = {each["id"]: each["region"] for each in read_plainly(lake)}
     assert {each for each, region in regions.items() if region == "east"} == {2}
     if lake.choice.name != "jdbc":

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
 
 from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.mirror.next_cut import NextCut
+from twofold_spark.mirror.shard_folding import ShardFolder
 from twofold_spark.mirror.sharded_tables import ShardedTables, unite_columns
 from twofold_spark.readers.cut_tables import Tables
 from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
@@ -247,6 +248,7 @@ def make_shared(sink: Any, *, unique_keys: bool = False) -> ShardedTables:
     """Two tables that an earlier process left; the sink is the place too."""
     shared = ShardedTables(
         sink,
+        ShardFolder(cast("Any", None), 1),
         tables_at_once=1,
         maintain_every=1,
         maintain_at_once=True,
