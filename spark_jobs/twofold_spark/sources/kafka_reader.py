@@ -158,7 +158,7 @@ def read_ranges(
     `over_markers` is faster, under the condition that `join_ranges` names.
 
     A few records of a few partitions come as one task. Then no later step needs a shuffle, and a
-    small batch is one task instead of a dozen.
+    small batch is one task instead of a dozen; where it has more partitions, two.
     """
     ranges = join_ranges(declared, over_markers=over_markers)
     firsts: dict[str, dict[int, int]] = defaultdict(dict)
@@ -173,8 +173,8 @@ def read_ranges(
     rows = _load_records(spark, kafka.options(isolation), options, place=_number_partition(numbers))
     places = [(topic, partition) for topic, of_topic in firsts.items() for partition in of_topic]
     offsets = sum(ends[topic][partition] - firsts[topic][partition] for topic, partition in places)
-    if offsets <= _FEW_OFFSETS and len(places) <= _FEW_PARTITIONS:
-        rows = rows.coalesce(1)
+    if offsets <= _FEW_OFFSETS:
+        rows = rows.coalesce(1 if len(places) <= _FEW_PARTITIONS else 2)
     if len(ranges) == len(places):
         return rows
     wanted = _split_into_blocks(spark, [(numbers[r.topic] + r.partition, r.first, r.last) for r in ranges])
