@@ -226,7 +226,7 @@ class Bench:
     def changelog(self) -> float:
         kafka, registry = Kafka(self.writer.bootstrap), Registry(self.writer.registry)
         began = time.monotonic()
-        changelog = Changelog(self.spark, kafka, registry, self.writer.prefix)
+        changelog = Changelog(self.spark, kafka, registry, (self.writer.prefix,))
         changelog.run(self.folder / "changelog-checkpoint", Trigger.parse("available-now"))
         changelog.close()
         return time.monotonic() - began

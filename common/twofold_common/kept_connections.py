@@ -41,7 +41,7 @@ class KeptConnections:
 
     def ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Answer:
         """Return the server's answer, whatever its status is; nothing is redirected."""
-        if (kept := self._take()) is not None:
+        if (kept := self._take_idle()) is not None:
             try:
                 return self._exchange(kept, method, path, body, headers)
             except (ConnectionError, http.client.RemoteDisconnected):
@@ -74,7 +74,7 @@ class KeptConnections:
             return http.client.HTTPConnection(self._server, timeout=self._timeout_s)
         return http.client.HTTPSConnection(self._server, timeout=self._timeout_s, context=self._context)
 
-    def _take(self) -> http.client.HTTPConnection | None:
+    def _take_idle(self) -> http.client.HTTPConnection | None:
         """Take the connection that was used last; None if no young one is idle."""
         try:
             used_at, connection = self._idle.pop()

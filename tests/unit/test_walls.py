@@ -201,7 +201,7 @@ SPARK: Mapping[str, Walls] = {
         {"py4j", "pyspark", "twofold_avro", "twofold_common"},
     ),
     "changelog": Walls(
-        {"errors", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark", "twofold_common"}
+        {"errors", "row_columns", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark", "twofold_common"}
     ),
     "verify": Walls(
         {"errors", "formatting", "readers", "row_columns", "sinks", "sources"},

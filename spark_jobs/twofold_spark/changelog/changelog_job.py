@@ -1,7 +1,7 @@
 """The changelog: every committed change in its order, appended to a table for each source table.
 
 The stream is all tables' topics, read_committed; new topics join by their names. A micro-batch only
-says that more is committed. Then each table is brought from its own end to what its topic has
+says that more is committed. Then each table is brought from its own end to what its topics have
 committed, in turns of a bounded number of offsets. Each table says itself how far it is
 (`table_position`), in the commit that holds the rows. So the checkpoint may be lost, and cannot be
 ahead of a table, and a killed driver neither repeats nor misses a change.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from math import ceil
@@ -24,17 +24,18 @@ from typing import Literal, TypeVar
 from pyspark.sql import SparkSession
 
 from twofold_common.printable import counted
+from twofold_spark.changelog.changelog_tables import MemberOffsets, MemberPartition, TableFinder, TableTopics
 from twofold_spark.changelog.table_append import TableAppender
 from twofold_spark.errors import TableRefused
 from twofold_spark.session import CATALOG
 from twofold_spark.signals import catch_end_signals
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
+from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.decoding import UnreadableChoice
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.table_topics import Offsets, TopicCatalog, TopicState
-from twofold_spark.sources.topic_names import table_topics_pattern
+from twofold_spark.sources.table_topics import TopicCatalog, TopicState
 from twofold_spark.streaming import StreamingJob, Trigger, print_progress
 
 T = TypeVar("T")
@@ -59,15 +60,16 @@ class TurnReport:
 
 
 class Changelog:
-    """All tables of a prefix; the owner closes it."""
+    """All tables of a prefix, or of several that are a source group; the owner closes it."""
 
     def __init__(
         self,
         spark: SparkSession,
         kafka: Kafka,
         registry: Registry,
-        prefix: str,
+        prefixes: Sequence[str],
         *,
+        sharding: Sharding = NO_SHARDING,
         catalog: str = CATALOG,
         format_version: int = FORMAT_VERSION,
         batch_rows: int = 500_000,
@@ -79,21 +81,19 @@ class Changelog:
     ) -> None:
         self._spark = spark
         self._kafka = kafka
-        self._pattern = table_topics_pattern(prefix)
-        self._topics = TopicCatalog(spark, kafka, self._pattern)
-        self._appender = TableAppender(
-            spark, kafka, registry, prefix, catalog=catalog, format_version=format_version, unreadable=unreadable
-        )
+        self._tables = TableFinder(registry, prefixes, sharding, catalog)
+        self._topics = TopicCatalog(spark, kafka, self._tables.pattern)
+        self._appender = TableAppender(spark, kafka, registry, format_version=format_version, unreadable=unreadable)
         self._batch_rows = batch_rows
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
         self._on_table_error = on_table_error
         self._report = report
         self._warn = warn
-        self._reached: dict[str, Offsets] = {}
-        """How far the table of each topic was when last read."""
+        self._reached: dict[str, MemberOffsets] = {}
+        """How far each table was when last read."""
         self._stopped: set[str] = set()
         self._unrecorded: dict[str, float] = {}
-        """Topics whose tables have not recorded their position, and since when."""
+        """Tables that have not recorded their position, and since when."""
 
     def run(self, checkpoint: Path | str, trigger: Trigger) -> None:
         """Run until a signal asks for the end; with `available-now`, until the present end.
@@ -106,7 +106,7 @@ class Changelog:
             if not end.is_set():
                 job = StreamingJob("changelog", lambda _batch, _number: self._catch_up(end))
                 job.start(
-                    kafka_reader.watch_topics(self._spark, self._kafka, subscribePattern=self._pattern),
+                    kafka_reader.watch_topics(self._spark, self._kafka, subscribePattern=self._tables.pattern),
                     checkpoint,
                     trigger,
                 )
@@ -132,8 +132,9 @@ class Changelog:
         began = time.monotonic()
         topics = self._topics.describe_topics() if described is None else described
         self._stop_deleted(topics)
-        changed = [t for name, t in topics.items() if name not in self._stopped and self._differs(t)]
-        first_offsets = self._topics.list_first_offsets(changed)
+        tables = self._tables.group(topics)
+        changed = [t for name, t in tables.items() if name not in self._stopped and self._differs(t)]
+        first_offsets = self._list_first_offsets(changed)
         new = {t.name: (t, first_offsets[t.name]) for t in changed if t.name not in self._reached}
         self._reached |= self._run_each(self._appender.read_ends, new)
         due = [t for t in changed if t.name in self._reached and self._differs(t)]
@@ -149,47 +150,51 @@ class Changelog:
                     records=sum(result.records for result in results.values()),
                     tables=sum(1 for result in results.values() if result.records),
                     stopped=len(self._stopped),
-                    behind=sum(self._count_behind(topics[name]) for name in self._reached if name in topics),
+                    behind=sum(self._count_behind(tables[name]) for name in self._reached if name in tables),
                     seconds=time.monotonic() - began,
                 )
             )
         return bool(due)
 
-    def _differs(self, topic: TopicState) -> bool:
-        """Whether the topic ends elsewhere than its table.
+    def _list_first_offsets(self, tables: Sequence[TableTopics]) -> dict[str, dict[MemberPartition, int]]:
+        by_topic = self._topics.list_first_offsets(topic for state in tables for topic in state.topics.values())
+        return {state.name: state.member_offsets(by_topic) for state in tables}
+
+    def _differs(self, state: TableTopics) -> bool:
+        """Whether a topic ends elsewhere than its table.
 
         It is ahead, or anywhere if it was recreated.
         """
-        reached = self._reached.get(topic.name, {})
-        return any(end != reached.get(partition, 0) for partition, end in topic.ends.items())
+        reached = self._reached.get(state.name, {})
+        return any(end != reached.get(place, 0) for place, end in state.ends.items())
 
-    def _count_behind(self, topic: TopicState) -> int:
-        reached = self._reached[topic.name]
-        return sum(max(0, end - reached.get(partition, 0)) for partition, end in topic.ends.items())
+    def _count_behind(self, state: TableTopics) -> int:
+        reached = self._reached[state.name]
+        return sum(max(0, end - reached.get(place, 0)) for place, end in state.ends.items())
 
-    def _choose_ends(self, due: Iterable[TopicState]) -> dict[str, Offsets]:
+    def _choose_ends(self, due: Iterable[TableTopics]) -> dict[str, MemberOffsets]:
         """Choose how far this turn goes: each partition gets the same share of its backlog."""
-        share = min(1.0, self._batch_rows / max(1, sum(self._count_behind(topic) for topic in due)))
-        found: dict[str, Offsets] = {}
-        for topic in due:
-            first = {partition: self._reached[topic.name].get(partition, 0) for partition in topic.ends}
-            found[topic.name] = {p: first[p] + ceil((end - first[p]) * share) for p, end in topic.ends.items()}
+        share = min(1.0, self._batch_rows / max(1, sum(self._count_behind(state) for state in due)))
+        found: dict[str, MemberOffsets] = {}
+        for state in due:
+            first = {place: self._reached[state.name].get(place, 0) for place in state.ends}
+            found[state.name] = {p: first[p] + ceil((end - first[p]) * share) for p, end in state.ends.items()}
         return found
 
     def _stop_deleted(self, topics: Mapping[str, TopicState]) -> None:
-        for name in self._reached.keys() - topics.keys():
-            del self._reached[name]
-            self._stop(
-                name,
-                TableRefused(
-                    f"the topic {name} does not exist any more",
-                    at_stake="what was in it and had not been appended",
-                    repair="if the topic was deleted on purpose, start again: its table keeps what it has",
-                ),
-            )
+        for name, topic in self._tables.list_gone(topics).items():
+            if self._reached.pop(name, None) is not None:
+                self._stop(
+                    name,
+                    TableRefused(
+                        f"the topic {topic} does not exist any more",
+                        at_stake="what was in it and had not been appended",
+                        repair="if the topic was deleted on purpose, start again: its table keeps what it has",
+                    ),
+                )
 
     def _run_each(self, work: Callable[..., T], arguments: Mapping[str, tuple[object, ...]]) -> dict[str, T]:
-        """Run the work for each topic in threads; return results of topics that go on."""
+        """Run the work for each table in threads; return results of tables that go on."""
         jobs: dict[str, Future[T]] = {name: self._pool.submit(work, *each) for name, each in arguments.items()}
         wait(jobs.values())
         for name, job in jobs.items():
@@ -200,15 +205,15 @@ class Changelog:
                 raise error
         return {name: job.result() for name, job in jobs.items() if name not in self._stopped}
 
-    def _stop(self, topic: str, error: TableRefused) -> None:
+    def _stop(self, table: str, error: TableRefused) -> None:
         if self._on_table_error == "stop":
             raise error
-        self._stopped.add(topic)
-        self._reached.pop(topic, None)
-        self._warn(f"changelog: the table of {topic} is stopped until the next start; the other tables go on: {error}")
+        self._stopped.add(table)
+        self._reached.pop(table, None)
+        self._warn(f"changelog: the table of {table} is stopped until the next start; the other tables go on: {error}")
 
-    def _record_positions(self, topics: Iterable[str]) -> None:
-        names = list(topics)
-        self._run_each(self._appender.record_position, {name: (name,) for name in names})
+    def _record_positions(self, tables: Iterable[str]) -> None:
+        names = list(tables)
+        self._run_each(self._appender.record_position, {name: (self._tables.find(name),) for name in names})
         for name in names:
             del self._unrecorded[name]

@@ -1,56 +1,53 @@
-"""One table's part of a turn of the changelog: a range of its topic is read, decoded and appended.
+"""One table's part of a turn of the changelog: a range of its topics is read, decoded and appended.
+
+A sharded table has a topic of each member. The rows of all of them are one commit.
 
 The rows go onto the snapshot whose offsets were read; Iceberg refuses them if another job has
 appended since. What concerns one table raises `TableRefused`:
 
 - retention removed records before they were appended;
-- the topic is not the one that the table was made from;
+- a topic is not the one that the table was made from;
 - a record cannot be decoded;
-- a column changed to a type that is not wider.
-
-Each change becomes a row. `op`, `before` and `after` say what changed. `lsn`, `transaction_id`,
-`total_order`, `gid` and `source_us` are its place in the source. For a gid in a known form there
-are also `global_id` and `branch`. `partition` and `offset` are its place in Kafka. Tombstones only
-repeat a delete, and are not kept.
+- a column changed to a type that is not wider, or shards have types that do not unite;
+- the changes were put into another table before, by other options.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from twofold_spark.changelog.changelog_rows import (
+    UNREADABLE,
+    MemberRecords,
+    count_changes,
+    select_changelog_rows,
+    unite_columns,
+)
+from twofold_spark.changelog.changelog_tables import ChangelogTable, MemberOffsets, TableTopics, find_subject
 from twofold_spark.changelog.table_position import (
     OFFSETS,
     TablePosition,
+    format_ends,
     initial_position,
+    join_members,
     position_properties,
     read_position,
     write_position,
 )
-from twofold_spark.errors import SPARK_ERRORS, Refused, SetupError, TableRefused
+from twofold_spark.errors import SPARK_ERRORS, Refused, TableRefused
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_repeated import CommitRepeated, find_broken_head
-from twofold_spark.sources import decoding, kafka_reader
+from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry, Subject
-from twofold_spark.sources.table_topics import Offsets, TopicState
-from twofold_spark.sources.topic_names import parse_topic_name
-
-UNREADABLE = "twofold: unreadable"
-"""An error of Spark with this text names the place of a record that cannot be decoded."""
-
-_OF_GID = ("global_id", "branch")
-_CHANGE: decoding.EnvelopeParts = {
-    **decoding.CHANGE,
-    "special": frozenset(),
-    "source": frozenset({"lsn", "gid", "ts_us", *_OF_GID}),
-    "transaction": frozenset({"id", "total_order"}),
-}
 
 _LOST = ("failOnDataLoss", "UnknownTopicOrPartition")
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
@@ -60,20 +57,8 @@ _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
 class AppendResult:
     """How far the table is now, and how many changes were appended."""
 
-    ends: Offsets
+    ends: MemberOffsets
     records: int
-
-
-@dataclass(frozen=True, slots=True)
-class _ChangelogTable:
-    """The table of a topic."""
-
-    path: str
-    """The table's name in the catalog."""
-    table: str
-    """The table's name with the catalog, quoted."""
-    label: str
-    """The table's name in the source."""
 
 
 class TableAppender:
@@ -84,103 +69,102 @@ class TableAppender:
         spark: SparkSession,
         kafka: Kafka,
         registry: Registry,
-        prefix: str,
         *,
-        catalog: str,
         format_version: int,
         unreadable: UnreadableChoice,
     ) -> None:
         self._spark = spark
         self._kafka = kafka
         self._registry = registry
-        self._prefix = prefix
-        self._catalog = catalog
         self._format_version = format_version
         self._unreadable = unreadable
 
-    def read_ends(self, topic: TopicState, first_offsets: Offsets) -> Offsets:
-        """Read how far the topic's table is."""
-        return self._read_position(topic, first_offsets, self._find_table(topic.name)).ends
+    def read_ends(self, state: TableTopics, first_offsets: MemberOffsets) -> MemberOffsets:
+        """Read how far the table is."""
+        return self._read_position(state, first_offsets).ends
 
-    def append(self, topic: TopicState, first_offsets: Offsets, until: Offsets) -> AppendResult:
+    def append(self, state: TableTopics, first_offsets: MemberOffsets, until: MemberOffsets) -> AppendResult:
         """Bring the table from where it is to `until`."""
-        target = self._find_table(topic.name)
-        position = self._read_position(topic, first_offsets, target)
+        table = state.table
+        position = self._read_position(state, first_offsets)
         first = {p: position.ends.get(p, 0) for p, end in until.items() if position.ends.get(p, 0) < end}
         if not first:
             return AppendResult(position.ends, 0)
-        end = {p: until[p] for p in first}
+        end = {place: until[place] for place in first}
         after = replace(position, ends={**position.ends, **end})
         try:
-            records = kafka_reader.read_committed(self._spark, self._kafka, topic.name, first, end)
-            ids, changes = count_changes(records)
+            records = self._read_records(state, first, end)
+            changes = count_changes(records)
             if changes:
-                subject = self._find_subject(topic.name, ids)
+                records = [replace(each, ids=changes[each.member].ids) for each in records if each.member in changes]
                 try:
-                    self._write(records, subject, topic.name, target, position, after)
+                    self._write(records, table, position, after)
                 except CommitRepeated:
                     # Where the table is read, it goes back to `position`.
-                    self._read_position(topic, first_offsets, target)
-                    self._write(records, subject, topic.name, target, position, after)
-            elif self._spark.catalog.tableExists(target.table):
-                write_position(self._spark, target.table, after)
+                    self._read_position(state, first_offsets)
+                    self._write(records, table, position, after)
+            elif self._spark.catalog.tableExists(table.full_name):
+                write_position(self._spark, table.full_name, after)
         except SPARK_ERRORS as error:
             if not any(word in str(error) for word in _LOST):
                 raise
-            what = f"Kafka lost records of {topic.name} between {first} and {end} while the job read them"
-            raise _refuse_topic(
-                target, what, "the changes in them; the next start names those that are lost"
+            names = {place: f"{state.topics[place.member].name}-{place.partition}" for place in first}
+            ranges = ", ".join(f"{names[p]} from {first[p]} to before {end[p]}" for p in sorted(first))
+            raise table.refuse(
+                f"Kafka lost records of {ranges} while the job read them",
+                "the changes in them; the next start names those that are lost",
             ) from error
-        return AppendResult(after.ends, changes)
+        return AppendResult(after.ends, sum(each.changes for each in changes.values()))
 
-    def record_position(self, topic: str) -> None:
+    def record_position(self, table: ChangelogTable) -> None:
         """Write the table's position into its property.
 
         Compaction and `expire_snapshots` may remove the snapshot that has it.
         """
-        table = self._find_table(topic).table
-        if (position := read_position(self._spark, table)) is not None:
-            write_position(self._spark, table, position)
+        if (position := read_position(self._spark, table.full_name)) is not None:
+            write_position(self._spark, table.full_name, position)
 
-    def _read_position(self, topic: TopicState, first_offsets: Offsets, target: _ChangelogTable) -> TablePosition:
-        position = read_position(self._spark, target.table)
+    def _read_position(self, state: TableTopics, first_offsets: MemberOffsets) -> TablePosition:
+        table = state.table
+        position = read_position(self._spark, table.full_name)
         if position is None:
-            return initial_position(topic, first_offsets)
-        _check_topic(topic, first_offsets, target, position)
-        if position.rolled_back or (topic.id and not position.topic_id):
+            for name in table.elsewhere:
+                if self._spark.catalog.tableExists(name):
+                    raise table.refuse_move(name)
+            return initial_position(state, first_offsets)
+        if position.is_sharded != table.is_sharded:
+            raise table.refuse_move(table.full_name)
+        joined = join_members(position, first_offsets)
+        _check_topics(state, first_offsets, joined)
+        if joined.rolled_back or joined != position or state.topic_ids.keys() - position.topic_ids.keys():
             # At once: when snapshots expire later, nobody could tell which state descends from
             # which.
-            position = replace(position, topic_id=topic.id, rolled_back=False)
-            write_position(self._spark, target.table, position)
-        return position
+            joined = replace(joined, topic_ids={**state.topic_ids, **position.topic_ids}, rolled_back=False)
+            write_position(self._spark, table.full_name, joined)
+        return joined
+
+    def _read_records(self, state: TableTopics, first: MemberOffsets, end: MemberOffsets) -> list[MemberRecords]:
+        """Read the ranges, by member."""
+        found = []
+        for member, topic in state.topics.items():
+            begins, ends = ({p.partition: o for p, o in each.items() if p.member == member} for each in (first, end))
+            if begins:
+                records = kafka_reader.read_committed(self._spark, self._kafka, topic.name, begins, ends)
+                found.append(MemberRecords(member, topic.name, records))
+        return found
 
     def _write(
-        self,
-        records: DataFrame,
-        subject: Subject,
-        topic: str,
-        target: _ChangelogTable,
-        before: TablePosition,
-        after: TablePosition,
+        self, records: Iterable[MemberRecords], table: ChangelogTable, before: TablePosition, after: TablePosition
     ) -> None:
+        decoded = [(each, find_subject(self._registry, each.topic, each.ids)) for each in records]
         skip = self._unreadable == "skip"
         if skip:
-            self._quarantine(select_unreadable(records, subject, topic))
-        rows = select_changelog_rows(records, subject, skip_unreadable=skip)
-        properties = {"twofold.topic": topic, **position_properties(before)}
-        try:
-            iceberg_tables.prepare_table(
-                self._spark,
-                self._catalog,
-                target.path,
-                rows.schema,
-                label=target.label,
-                properties=properties,
-                format_version=self._format_version,
-            )
-        except TableRefused as error:
-            raise _refuse_topic(target, error.what, "the column's values") from error
-        writer = rows.writeTo(target.table).option(f"snapshot-property.{OFFSETS}", json.dumps(after.ends))
+            self._quarantine(decoded, table)
+        rows = [select_changelog_rows(each, subject, skip_unreadable=skip) for each, subject in decoded]
+        self._prepare_table(rows, table, before)
+        columns = self._spark.table(table.full_name).schema
+        writer = reduce(DataFrame.union, (each.to(columns) for each in rows)).writeTo(table.full_name)
+        writer = writer.option(f"snapshot-property.{OFFSETS}", json.dumps(format_ends(after.ends)))
         writer = writer.option("isolation-level", "serializable")
         if before.snapshot is not None:
             writer = writer.option("validate-from-snapshot-id", str(before.snapshot))
@@ -190,110 +174,63 @@ class TableAppender:
             writer.overwrite(f.lit(False))
         except Exception as error:
             if _CONFLICT in str(error):
-                if find_broken_head(iceberg_tables.load_table(self._spark, target.table)):
+                if find_broken_head(iceberg_tables.load_table(self._spark, table.full_name)):
                     raise CommitRepeated from error
                 raise Refused(
-                    f"another job appended to {target.table} at the same time as this one",
+                    f"another job appended to {table.full_name} at the same time as this one",
                     at_stake="the same changes appended twice; this job's were not appended",
                     repair="let only one changelog job run on this warehouse, and start it again",
                 ) from error
             if (place := re.search(rf"{UNREADABLE} (\S+)", str(error))) is None:
                 raise
-            self._quarantine(select_unreadable(records, subject, topic))
+            self._quarantine(decoded, table)
             raise TableRefused(
-                f"the record at {topic}-{place[1]} cannot be decoded; the quarantine table has it",
+                f"the record at {place[1]} cannot be decoded; the quarantine table has it",
                 at_stake="its change",
                 repair="find who else writes to the topic, then go on without the record with --unreadable skip",
             ) from error
 
-    def _quarantine(self, records: DataFrame) -> None:
-        iceberg_tables.quarantine(records, self._catalog, self._format_version)
+    def _prepare_table(self, rows: Iterable[DataFrame], table: ChangelogTable, before: TablePosition) -> None:
+        columns = unite_columns(table, [each.schema for each in rows])
+        properties = {"twofold.topic": table.name, **position_properties(before)}
+        try:
+            iceberg_tables.prepare_table(
+                self._spark,
+                table.catalog,
+                table.path,
+                columns,
+                label=table.label,
+                properties=properties,
+                format_version=self._format_version,
+            )
+        except TableRefused as error:
+            raise table.refuse_type(error.what) from error
 
-    def _find_table(self, topic: str) -> _ChangelogTable:
-        schema, name = parse_topic_name(topic, self._prefix, self._find_subject(topic).latest)
-        path = f"{schema}_changelog.{name}"
-        return _ChangelogTable(path, iceberg_tables.full_name(self._catalog, path), f"{schema}.{name}")
-
-    def _find_subject(self, topic: str, ids: frozenset[int] = frozenset()) -> Subject:
-        name = f"{topic}-value"
-        subject = self._registry.find_subject(name)
-        if subject is None or not ids <= subject.ids:
-            subject = self._registry.refresh_subject(name)
-        if subject is None:
-            raise SetupError(f"the registry has no subject {name}: give --registry the connector's registry")
-        return subject
+    def _quarantine(self, decoded: Iterable[tuple[MemberRecords, Subject]], table: ChangelogTable) -> None:
+        for each, subject in decoded:
+            unreadable = select_unreadable(each.records, subject, each.topic)
+            iceberg_tables.quarantine(unreadable, table.catalog, self._format_version)
 
 
-def _check_topic(topic: TopicState, first_offsets: Offsets, target: _ChangelogTable, position: TablePosition) -> None:
+def _check_topics(state: TableTopics, first_offsets: MemberOffsets, position: TablePosition) -> None:
     """Refuse a topic that the table was not made from, or that lacks the next records."""
-    if position.topic_id and topic.id and position.topic_id != topic.id:
-        raise _refuse_topic(
-            target,
-            f"{topic.name} was deleted and recreated since {target.label} was last appended to",
-            "changes of the former topic that were not appended, and those of the new one, whose offsets begin at 0 again",
-        )
-    for partition, end in sorted(topic.ends.items()):
-        reached, first = position.ends.get(partition, 0), first_offsets[partition]
+    table, known = state.table, position.topic_ids
+    for member, present in state.topic_ids.items():
+        if known.get(member, present) != present:
+            raise table.refuse(
+                f"{state.topics[member].name} was deleted and recreated since {table.label} was last appended to",
+                "changes of the former topic that were not appended, and those of the new one, whose offsets begin at 0 again",
+            )
+    for place, end in sorted(state.ends.items()):
+        reached, first = position.ends.get(place, 0), first_offsets[place]
+        name = f"{state.topics[place.member].name}-{place.partition}"
         if first > reached:
-            raise _refuse_topic(
-                target,
-                f"Kafka has {topic.name}-{partition} from offset {first} on, and the changelog of {target.label} ends before "
-                f"{reached}",
+            raise table.refuse(
+                f"Kafka has {name} from offset {first} on, and the changelog of {table.label} ends before {reached}",
                 f"the changes at {reached} to {first - 1}: retention removed them before they were appended",
             )
         if end < reached:
-            raise _refuse_topic(
-                target,
-                f"{topic.name}-{partition} ends before {end} in Kafka, and the changelog of {target.label} ends before {reached}",
+            raise table.refuse(
+                f"{name} ends before {end} in Kafka, and the changelog of {table.label} ends before {reached}",
                 "changes that Kafka lost, or whose offsets belong to other changes now",
             )
-
-
-def _refuse_topic(target: _ChangelogTable, what: str, at_stake: str) -> TableRefused:
-    return TableRefused(
-        what,
-        at_stake=at_stake,
-        repair=f"keep the table under another name (ALTER TABLE {target.table} RENAME TO ...) and start again: a new "
-        "table begins where Kafka does",
-    )
-
-
-def count_changes(records: DataFrame) -> tuple[frozenset[int], int]:
-    """Return the schema ids of the records, and how many of them are no tombstones."""
-    identifier = f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long")
-    row = records.agg(f.collect_set(identifier), f.count("value")).first()
-    assert row is not None, "an aggregate of no rows is a row"
-    return frozenset(row[0]), row[1]
-
-
-def select_changelog_rows(records: DataFrame, subject: Subject, *, skip_unreadable: bool) -> DataFrame:
-    """Decode the records into the changelog's rows.
-
-    An unreadable record fails the read, or is skipped.
-    """
-    place = f.concat_ws("@", f.col("partition").cast("string"), f.col("offset").cast("string"))
-    fail = f.raise_error(f.concat(f.lit(f"{UNREADABLE} "), place)).cast("string")
-    op: Column = f.coalesce(f.col("e.op"), fail)
-    decoded = (
-        records.where(f.col("value").isNotNull())
-        .withColumn("e", decoding.decode_envelope(f.col("value"), subject, _CHANGE))
-        .where(f.lit(not skip_unreadable) | f.col("e.op").isNotNull())
-    )
-    # A connector that is older than this job does not write them.
-    present = decoded.select("e.source.*").columns
-    of_gid = (f.col(f"e.source.{name}") if name in present else f.lit(None).cast("string") for name in _OF_GID)
-    return decoded.select(
-        op.alias("op"),
-        f.col("e.before"),
-        f.col("e.after"),
-        f.col("e.source.lsn").alias("lsn"),
-        f.col("e.transaction.id").alias("transaction_id"),
-        f.col("e.transaction.total_order").alias("total_order"),
-        f.col("e.source.gid").alias("gid"),
-        f.col("e.source.ts_us").alias("source_us"),
-        f.col("e.unchanged"),
-        f.col("e.special"),
-        f.col("partition"),
-        f.col("offset"),
-        *(column.alias(name) for name, column in zip(_OF_GID, of_gid, strict=True)),
-    )

@@ -3,9 +3,9 @@
 The table itself says so, in three places. So nothing else can be ahead of it, or be lost.
 
 - The snapshot that appended the rows says it (`twofold.offsets` in its summary), in one commit with
-  them.
+  them. In a sharded table it says it of all members, also of those that had no rows.
 - If compaction and `expire_snapshots` left no such snapshot, the rows say it: they have `partition`
-  and `offset`.
+  and `offset`, and in a sharded table the member.
 - A table property of the same name says it, and outlives both. It is written when the table is
   created, when a range had nothing to append, and when nothing was appended for a while.
 
@@ -18,38 +18,50 @@ descend from it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from twofold_spark.changelog.changelog_tables import ONLY, MemberOffsets, MemberPartition, TableTopics
+from twofold_spark.row_columns import MEMBER
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_repeated import find_broken_head, give_up
-from twofold_spark.sources.table_topics import Offsets, TopicState
 
 OFFSETS = "twofold.offsets"
 TOPIC_ID = "twofold.topic-id"
+"""The property of a topic's id; of a member's topic the member's prefix follows, behind a slash."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePosition:
     """How far a table is, as of one snapshot."""
 
-    ends: Offsets
+    ends: MemberOffsets
     snapshot: int | None
     """None of a table without rows."""
-    topic_id: str
-    """The topic of these offsets; empty if the table does not say."""
+    topic_ids: Mapping[str, str]
+    """By member, the topics of these offsets, as far as the table says."""
+    is_sharded: bool
+    """Whether the table has the member as a column."""
     number: int = 0
     """Iceberg's sequence number of the snapshot."""
     rolled_back: bool = False
     """Whether the table was rolled back from the state that its property describes."""
 
 
-def initial_position(topic: TopicState, first_offsets: Offsets) -> TablePosition:
+def initial_position(state: TableTopics, first_offsets: MemberOffsets) -> TablePosition:
     """Return the position of a table that does not exist yet: where Kafka begins."""
-    return TablePosition(first_offsets, None, topic.id)
+    return TablePosition(first_offsets, None, state.topic_ids, state.table.is_sharded)
+
+
+def join_members(position: TablePosition, first_offsets: MemberOffsets) -> TablePosition:
+    """Let members that a sharded table knows nothing of begin where Kafka does."""
+    known = {*position.topic_ids, *(place.member for place in position.ends)}
+    begun = {place: first for place, first in first_offsets.items() if place.member not in known}
+    return replace(position, ends={**position.ends, **begun}) if position.is_sharded else position
 
 
 def read_position(spark: SparkSession, table: str) -> TablePosition | None:
@@ -65,17 +77,19 @@ def read_position(spark: SparkSession, table: str) -> TablePosition | None:
     snapshot = iceberg_tables.current_snapshot(loaded)
     recorded = json.loads(loaded.properties().get(OFFSETS) or "{}")
     rolled_back = bool(recorded) and not _descends_from(spark, loaded, recorded)
-    from_property = {} if rolled_back else _parse_ends(recorded.get("ends", {}))
+    from_property = {} if rolled_back else parse_ends(recorded.get("ends", {}))
     from_rows = _read_appended_ends(spark, table, loaded)
     ends = {p: max(from_rows.get(p, 0), from_property.get(p, 0)) for p in {*from_rows, *from_property}}
     number = loaded.currentSnapshot().sequenceNumber() if snapshot is not None else 0
-    return TablePosition(ends, snapshot, loaded.properties().get(TOPIC_ID) or "", number, rolled_back)
+    return TablePosition(
+        ends, snapshot, _read_topic_ids(loaded), _has_members(loaded), number=number, rolled_back=rolled_back
+    )
 
 
 def position_properties(position: TablePosition) -> dict[str, str]:
     """Return the table's properties that record a position."""
-    recorded = json.dumps({"snapshot": position.snapshot, "number": position.number, "ends": dict(position.ends)})
-    return {OFFSETS: recorded, **({TOPIC_ID: position.topic_id} if position.topic_id else {})}
+    recorded = {"snapshot": position.snapshot, "number": position.number, "ends": format_ends(position.ends)}
+    return {OFFSETS: json.dumps(recorded), **{_id_property(m): i for m, i in position.topic_ids.items()}}
 
 
 def write_position(spark: SparkSession, table: str, position: TablePosition) -> None:
@@ -96,15 +110,37 @@ def _descends_from(spark: SparkSession, loaded: Any, recorded: dict[str, Any]) -
     return bool(recorded.get("number", 0) < snapshots.oldestAncestor(loaded).sequenceNumber())
 
 
-def _read_appended_ends(spark: SparkSession, table: str, loaded: Any) -> dict[int, int]:
+def _read_appended_ends(spark: SparkSession, table: str, loaded: Any) -> dict[MemberPartition, int]:
     summary = iceberg_tables.read_summary(loaded, OFFSETS)
     if summary is not None:
-        return _parse_ends(json.loads(summary))
+        return parse_ends(json.loads(summary))
     if loaded.currentSnapshot() is None:
         return {}
-    rows = spark.table(table).groupBy("partition").agg((f.max("offset") + 1).alias("end")).collect()
-    return {row["partition"]: row["end"] for row in rows}
+    member = f.col(MEMBER) if _has_members(loaded) else f.lit(ONLY)
+    ends = (f.max("offset") + 1).alias("end")
+    rows = spark.table(table).groupBy(member.alias("member"), "partition").agg(ends).collect()
+    return {MemberPartition(row["member"], row["partition"]): row["end"] for row in rows}
 
 
-def _parse_ends(ends: dict[str, int]) -> dict[int, int]:
-    return {int(partition): end for partition, end in ends.items()}
+def _has_members(loaded: Any) -> bool:
+    return loaded.schema().findField(MEMBER) is not None
+
+
+def _id_property(member: str) -> str:
+    return TOPIC_ID if member == ONLY else f"{TOPIC_ID}/{member}"
+
+
+def _read_topic_ids(loaded: Any) -> dict[str, str]:
+    names = (name for name in loaded.properties() if name.partition("/")[0] == TOPIC_ID)
+    return {name.partition("/")[2]: str(loaded.properties().get(name)) for name in names}
+
+
+def format_ends(ends: MemberOffsets) -> dict[str, int]:
+    """Format offsets for JSON: `0` is a partition, and `east/0` one of a member's topic."""
+    return {f"{member}/{partition}" if member else f"{partition}": end for (member, partition), end in ends.items()}
+
+
+def parse_ends(ends: Mapping[str, int]) -> dict[MemberPartition, int]:
+    """Parse what `format_ends` has made."""
+    places = {name: name.rpartition("/") for name in ends}
+    return {MemberPartition(member, int(partition)): ends[name] for name, (member, _, partition) in places.items()}

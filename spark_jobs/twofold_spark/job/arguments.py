@@ -129,16 +129,17 @@ def build_parser() -> argparse.ArgumentParser:
     jars = commands.add_parser("jars", help="fetch the locked jars and print the class path")
     jars.add_argument("--s3", action="store_true", help="also those of a warehouse in S3")
     session_options, job_options, sink_option = _session_options(), _job_options(), _sink_option()
+    group_options = (_session_options(prefixes=True), _sharded_option())
     mirror = commands.add_parser(
         "mirror",
-        parents=[_session_options(prefixes=True), _kafka_options(required=True), job_options, sink_option],
+        parents=[*group_options, _kafka_options(required=True), job_options, sink_option],
         help="keep current-state tables, one consistent cut after another",
     )
     _add_mirror_options(mirror)
     commands.add_parser(
         "changelog",
-        parents=[session_options, _kafka_options(required=True), job_options],
-        help="append every change to a table for each source table",
+        parents=[*group_options, _kafka_options(required=True), job_options],
+        help="append every change to a table for each source table, or for all shards of one",
     )
     verify = commands.add_parser(
         "verify",
@@ -234,6 +235,19 @@ def _job_options() -> _Parser:
     return options
 
 
+def _sharded_option() -> _Parser:
+    option = _Parser(add_help=False)
+    option.add_argument(
+        "--sharded",
+        type=Sharding.parse,
+        default=NO_SHARDING,
+        metavar="SCHEMA.TABLE[,SCHEMA.TABLE]",
+        help="tables that all members of a source group share: each becomes one table, with the member as its column "
+        "_member; * stands for any letters",
+    )
+    return option
+
+
 def _sink_option() -> _Parser:
     option = _Parser(add_help=False)
     option.add_argument(
@@ -256,14 +270,6 @@ def _add_mirror_options(mirror: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SCHEMA.TABLE=TRANSFORM[,TRANSFORM]",
         help=partitioning.HELP,
-    )
-    mirror.add_argument(
-        "--sharded",
-        type=Sharding.parse,
-        default=NO_SHARDING,
-        metavar="SCHEMA.TABLE[,SCHEMA.TABLE]",
-        help="tables that all members of a source group share: each becomes one table, with the member as its column "
-        "_member; * stands for any letters",
     )
     mirror.add_argument(
         "--unique-keys",

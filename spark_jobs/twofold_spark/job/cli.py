@@ -28,7 +28,6 @@ from twofold_common.crashes import leave_no_core
 from twofold_common.printable import keep_stderr_printable, printable
 from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
-from twofold_spark.changelog.changelog_job import Changelog, TurnReport
 from twofold_spark.errors import (
     SPARK_ERRORS,
     TwofoldError,
@@ -39,13 +38,13 @@ from twofold_spark.errors import (
     explain_missing_right,
     explain_standstill,
 )
-from twofold_spark.job.arguments import build_parser, connect_kafka, listening
-from twofold_spark.job.metrics import JobMetrics
+from twofold_spark.job.arguments import build_parser, connect_kafka
+from twofold_spark.job.changelogs import run_changelog
 from twofold_spark.job.mirrors import run_mirror
 from twofold_spark.signals import ended_at_once
 from twofold_spark.sinks import partitioning
 from twofold_spark.sinks.interface import Reader
-from twofold_spark.sources.kafka_client import Kafka, require_reachable
+from twofold_spark.sources.kafka_client import require_reachable
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
 from twofold_spark.sources.source_database import SourceDatabase
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     run_mirror(spark, options)
             case "changelog":
                 with _open_session(options) as spark:
-                    _run_changelog(spark, options)
+                    run_changelog(spark, options)
             case "verify":
                 return _run_verify(options)
     except TwofoldError as error:
@@ -102,36 +101,6 @@ def _set_partitioning(options: argparse.Namespace) -> None:
     if options.sink.name != "iceberg":
         raise UsageError("--partition-by is for tables in Iceberg: leave it out, or use --sink iceberg")
     options.sink = replace(options.sink, partitioning=partitioning.gather(options.partition_by))
-
-
-def _run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:
-    kafka = connect_kafka(spark, options, options.prefix)
-    with listening(spark, options) as metrics:
-        _append(spark, kafka, metrics, options)
-
-
-def _append(spark: SparkSession, kafka: Kafka, metrics: JobMetrics, options: argparse.Namespace) -> None:
-    def report(turn: TurnReport) -> None:
-        print_progress(str(turn))
-        stages = {"append": turn.seconds}
-        metrics.record_batch(turn.records, stages, tables_stopped=turn.stopped, offsets_behind=turn.behind)
-
-    changelog = Changelog(
-        spark,
-        kafka,
-        Registry(options.registry),
-        options.prefix,
-        catalog=options.catalog,
-        format_version=options.format_version,
-        batch_rows=options.batch_rows,
-        unreadable=options.unreadable,
-        on_table_error=options.on_table_error,
-        report=report,
-    )
-    try:
-        changelog.run(options.checkpoint or f"{options.warehouse}/checkpoints/changelog", options.trigger)
-    finally:
-        changelog.close()
 
 
 def _run_verify(options: argparse.Namespace) -> int:

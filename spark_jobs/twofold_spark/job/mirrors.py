@@ -12,28 +12,22 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
-from twofold_spark.errors import UsageError
 from twofold_spark.job.arguments import check_partitioning, connect_kafka, listening
+from twofold_spark.job.members import choose_prefixes, choose_sharding
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.mirror_progress import ProgressPublisher
 from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.mirror.wait_report import NAMED_AFTER_S
-from twofold_spark.sinks.sharding import Sharding
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.source_groups import find_members
 from twofold_spark.streaming import StreamingJob, print_progress
 
 
 def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
     """Run until the stream ends or a signal asks for the end."""
-    if options.source_group is not None:
-        prefixes = find_members(spark, connect_kafka(spark, options), Registry(options.registry), options.source_group)
-        print_progress(f"mirror: the source group {options.source_group} has the members {', '.join(prefixes)}")
-    else:
-        prefixes = tuple(dict.fromkeys(options.prefixes))
+    prefixes = choose_prefixes(spark, options)
     kafka = connect_kafka(spark, options, *prefixes)
     with listening(spark, options) as metrics:
         _run(spark, kafka, metrics, prefixes, options)
@@ -84,16 +78,6 @@ def _run(
         mirror.close()
         for publisher in progress.values():
             publisher.close()
-
-
-def choose_sharding(options: argparse.Namespace, prefixes: Sequence[str]) -> Sharding:
-    """Return which tables are sharded; refuse them in the mirror of one source."""
-    sharding: Sharding = options.sharded
-    if sharding.patterns and len(prefixes) == 1:
-        raise UsageError(
-            "--sharded is for the members of a source group: give --source-group, or a --prefix for each member"
-        )
-    return sharding
 
 
 def _choose_settings(options: argparse.Namespace) -> MirrorSettings:

@@ -18,18 +18,18 @@ from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import StructType
 
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import MaintenanceQueue, MaintenanceSchedule
 from twofold_spark.mirror.shard_folding import DueShard, FoldedTable, Shard, ShardFolder, add_member
 from twofold_spark.row_columns import MEMBER, OP, UNCHANGED
 from twofold_spark.session import fork_session
-from twofold_spark.sinks.column_changes import unite_types
+from twofold_spark.sinks import column_changes
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.merge_sql import refuse_key
 from twofold_spark.sinks.place import Place
@@ -283,22 +283,20 @@ class ShardedTables:
 
 def unite_columns(table: MirrorTable, shards: Iterable[tuple[tuple[str, ...], StructType]]) -> StructType:
     """Return the columns of all shards, by their keys and columns; refuse what does not unite."""
-    fields: dict[str, StructField] = {}
+    found = []
     for key, columns in shards:
         if key != table.key:
             raise refuse_key(table, key)
-        for field in columns:
-            known = fields.setdefault(field.name, field)
-            kind = unite_types(known.dataType, field.dataType)
-            if kind is None:
-                raise TableRefused(
-                    f"{table}.{field.name} has the type {known.dataType.simpleString()} in one shard and "
-                    f"{field.dataType.simpleString()} in another, and neither can hold the other",
-                    at_stake="the column's values",
-                    repair=f"give the column one type in all shards; then, in each of them, `{reload_command(table)}`",
-                )
-            fields[field.name] = StructField(field.name, kind, metadata=known.metadata or field.metadata)
-    return StructType(list(fields.values()))
+        found.append(columns)
+    return column_changes.unite_columns(table, found, refuse=partial(_refuse_types, table))
+
+
+def _refuse_types(table: MirrorTable, what: str) -> TableRefused:
+    return TableRefused(
+        what,
+        at_stake="the column's values",
+        repair=f"give the column one type in all shards; then, in each of them, `{reload_command(table)}`",
+    )
 
 
 def _share(table: MirrorTable) -> MirrorTable:

@@ -7,7 +7,7 @@ A column's comment follows the source's, and stays where the source has none.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 
 from pyspark.sql.types import (
     DataType,
@@ -72,6 +72,21 @@ def refuse_type(column: str, present: str, wanted: str, table: str) -> TableRefu
 def unite_types(one: DataType, other: DataType) -> DataType | None:
     """Return the type that holds the values of both; None if neither does."""
     return one if _can_hold(one, other) else other if _can_hold(other, one) else None
+
+
+def unite_columns(table: object, shards: Iterable[StructType], *, refuse: Callable[[str], TableRefused]) -> StructType:
+    """Return the columns of all shards of a table; refuse types that do not unite."""
+    fields: dict[str, StructField] = {}
+    for field in (field for columns in shards for field in columns):
+        known = fields.setdefault(field.name, field)
+        kind = unite_types(known.dataType, field.dataType)
+        if kind is None:
+            raise refuse(
+                f"{table}.{field.name} has the type {known.dataType.simpleString()} in one shard and "
+                f"{field.dataType.simpleString()} in another, and neither can hold the other"
+            )
+        fields[field.name] = StructField(field.name, kind, metadata=known.metadata or field.metadata)
+    return StructType(list(fields.values()))
 
 
 def _widens_to(old: DataType, new: DataType) -> bool:

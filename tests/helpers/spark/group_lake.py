@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from fixtures.connector import Installation, wait_until
 from helpers.worker import Worker
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
+from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.source_mirror import MirrorSettings
@@ -96,6 +97,21 @@ class GroupLake:
             job.run()
         finally:
             mirror.close()
+
+    def changelog(self, checkpoint: str = "changelog") -> None:
+        """Append every change that is there."""
+        changelog = self.changelog_job()
+        try:
+            changelog.run(self.folder / checkpoint, Trigger.parse("available-now"))
+        finally:
+            changelog.close()
+
+    def changelog_job(self) -> Changelog:
+        """One to take turns by hand."""
+        here = next(iter(self.members.values()))
+        kafka, registry = Kafka(here.reader.bootstrap), Registry(here.reader.registry_url)
+        prefixes = tuple(self.members)
+        return Changelog(self.spark, kafka, registry, prefixes, sharding=self.sharding, catalog=self.catalog)
 
     def follow_during(self, body: Callable[[], None]) -> None:
         """Follow the members until the end of `body`, which runs in a thread of its own."""

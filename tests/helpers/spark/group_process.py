@@ -1,4 +1,4 @@
-"""The mirror of a source group as people start it: a process, and what it says."""
+"""The jobs of a source group as people start them: a process, and what it says."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from twofold_common import java
 
 
 def running(
-    group: GroupLake, *arguments: str, environment: Mapping[str, str] | None = None
+    group: GroupLake, *arguments: str, command: str = "mirror", environment: Mapping[str, str] | None = None
 ) -> AbstractContextManager[subprocess.Popen[str]]:
-    """The job of the group, in a process group of its own."""
+    """A job of the group, in a process group of its own."""
     here = next(iter(group.members.values()))
     line = [
-        sys.executable, "-m", "twofold_spark", "mirror", *(each for p in group.members for each in ("--prefix", p)),
+        sys.executable, "-m", "twofold_spark", command, *(each for p in group.members for each in ("--prefix", p)),
         "--bootstrap", here.reader.bootstrap, "--registry", here.reader.registry_url,
         "--warehouse", str(group.folder / "warehouse"),
-        "--sink", "=".join(filter(None, (group.choice.name, group.choice.address))), "--sharded", str(group.sharding),
+        *(("--sink", "=".join(filter(None, (group.choice.name, group.choice.address)))) if command == "mirror" else ()),
+        "--sharded", str(group.sharding),
         "--java-home", str(java.spark_java_home()), *arguments,
     ]  # fmt: skip
     return process.in_its_own_group(line, environment)

@@ -11,7 +11,7 @@ from twofold_spark import object_store, session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.errors import UsageError
 from twofold_spark.job.arguments import build_parser
-from twofold_spark.job.mirrors import choose_sharding
+from twofold_spark.job.members import choose_sharding
 
 _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
 
@@ -31,15 +31,19 @@ def test_a_value_that_makes_no_sense_is_refused(name: str, value: str, capsys: p
     assert f"argument {name}: '{value}' must be" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["mirror", "changelog"])
 @pytest.mark.parametrize("given", [(), ("--prefix", "p", "--source-group", "bank")])
-def test_a_mirror_has_prefixes_or_a_source_group(given: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_has_prefixes_or_a_source_group(
+    command: str, given: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
-        build_parser().parse_args(("mirror", "--bootstrap", "b", "--registry", "r", "--warehouse", "lake", *given))
+        build_parser().parse_args((command, "--bootstrap", "b", "--registry", "r", "--warehouse", "lake", *given))
     assert "--source-group" in capsys.readouterr().err
 
 
-def test_sharded_tables_are_a_groups() -> None:
-    given = build_parser().parse_args((*_LINE, "--warehouse", "lake", "--sharded", "public.*"))
+@pytest.mark.parametrize("command", ["mirror", "changelog"])
+def test_sharded_tables_are_a_groups(command: str) -> None:
+    given = build_parser().parse_args((command, *_LINE[1:], "--warehouse", "lake", "--sharded", "public.*"))
     with pytest.raises(UsageError, match="is for the members of a source group"):
         choose_sharding(given, ["p"])
     assert choose_sharding(given, ["p", "q"]).covers("public.accounts")

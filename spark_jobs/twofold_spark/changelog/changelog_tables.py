@@ -1,0 +1,187 @@
+"""Says which changelog table a topic's changes belong to, and what is known of its topics.
+
+A table has the changes of one topic, or, if it is sharded, of one topic of each member of a source
+group. The tables lie where the group's mirror has them: a sharded one in the catalog of the group,
+any other one in that of its member. The changelog of one prefix has one catalog.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from twofold_spark.errors import SetupError, TableRefused
+from twofold_spark.session import member_catalog
+from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.sharding import Sharding
+from twofold_spark.sources.registry import Registry, Subject
+from twofold_spark.sources.table_topics import Offsets, TopicState
+from twofold_spark.sources.topic_names import parse_topic_name, table_topics_pattern
+
+ONLY = ""
+"""What stands in place of a member in a table that one topic has."""
+
+
+class MemberPartition(NamedTuple):
+    """A partition of one of a table's topics."""
+
+    member: str
+    """The topic's prefix; `ONLY` in a table that is not sharded."""
+    partition: int
+
+
+MemberOffsets = Mapping[MemberPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogTable:
+    """A table of changes."""
+
+    name: str
+    """Its topic; of a sharded table `*.schema.table`."""
+    label: str
+    """The table's name in the source."""
+    catalog: str
+    path: str
+    """The table's name in the catalog."""
+    is_sharded: bool
+    elsewhere: tuple[str, ...]
+    """Where its changes are if they were begun with other options."""
+
+    @property
+    def full_name(self) -> str:
+        """The table's name with the catalog, quoted."""
+        return iceberg_tables.full_name(self.catalog, self.path)
+
+    def refuse(self, what: str, at_stake: str) -> TableRefused:
+        """Make the refusal of changes that only a new table can have."""
+        return TableRefused(
+            what,
+            at_stake=at_stake,
+            repair=f"keep the table under another name (ALTER TABLE {self.full_name} RENAME TO ...) and start again: "
+            "a new table begins where Kafka does",
+        )
+
+    def refuse_type(self, what: str) -> TableRefused:
+        """Make the refusal of a column whose type the table cannot have."""
+        refused = self.refuse(what, "the column's values")
+        if not self.is_sharded:
+            return refused
+        return TableRefused(
+            what,
+            at_stake=refused.at_stake,
+            repair=f"give the column one type in all shards, or leave {self.label} out of --sharded; if the table is "
+            f"there, {refused.repair}",
+        )
+
+    def refuse_move(self, present: str) -> TableRefused:
+        """Make the refusal of a table whose changes other options have put elsewhere."""
+        return TableRefused(
+            f"{present} has changes of {self.label}, and was made with another --sharded or other prefixes",
+            at_stake="one table with all changes: those that are there would stay behind",
+            repair=f"give the former options; or keep that table under another name (ALTER TABLE {present} RENAME TO "
+            "...) and start again: a new table begins where Kafka does",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TableTopics:
+    """A table, and its topics as they are now."""
+
+    table: ChangelogTable
+    topics: Mapping[str, TopicState]
+    """By member."""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.table.name
+
+    @property
+    def ends(self) -> MemberOffsets:
+        return self.member_offsets({topic.name: topic.ends for topic in self.topics.values()})
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The topics' ids by member, without those that have none."""
+        return {member: topic.id for member, topic in self.topics.items() if topic.id}
+
+    def member_offsets(self, by_topic: Mapping[str, Offsets]) -> dict[MemberPartition, int]:
+        """Return offsets of the table's topics by place."""
+        return {
+            MemberPartition(member, partition): offset
+            for member, topic in self.topics.items()
+            for partition, offset in by_topic.get(topic.name, {}).items()
+        }
+
+
+class TableFinder:
+    """The tables of all topics that were seen; one thread may use it."""
+
+    def __init__(self, registry: Registry, prefixes: Sequence[str], sharding: Sharding, catalog: str) -> None:
+        self._registry = registry
+        self._patterns = {prefix: re.compile(table_topics_pattern(prefix)) for prefix in prefixes}
+        self._sharding = sharding
+        self._catalog = catalog
+        self._found: dict[str, tuple[str, ChangelogTable]] = {}
+        """By topic, the member and the table."""
+        self._tables: dict[str, ChangelogTable] = {}
+        """By name."""
+
+    @property
+    def pattern(self) -> str:
+        """The pattern of all tables' topics."""
+        return "|".join(pattern.pattern for pattern in self._patterns.values())
+
+    def group(self, topics: Mapping[str, TopicState]) -> dict[str, TableTopics]:
+        """Group the topics by table, by the table's name.
+
+        A topic without a record, which may have no subject yet, has no table.
+        """
+        found: dict[str, TableTopics] = {}
+        for name, topic in sorted(topics.items()):
+            if name in self._found or any(topic.ends.values()):
+                member, table = self._find(name)
+                state = found.get(table.name, TableTopics(table, {}))
+                found[table.name] = TableTopics(table, {**state.topics, member: topic})
+        return found
+
+    def list_gone(self, topics: Mapping[str, TopicState]) -> dict[str, str]:
+        """List the tables of which a topic is not there any more, with the topic."""
+        return {table.name: name for name, (_, table) in self._found.items() if name not in topics}
+
+    def find(self, name: str) -> ChangelogTable:
+        """Return a table of a topic that was seen, by the table's name."""
+        return self._tables[name]
+
+    def _find(self, topic: str) -> tuple[str, ChangelogTable]:
+        if topic not in self._found:
+            member, table = self._name_table(topic)
+            self._tables[table.name] = table
+            self._found[topic] = member, table
+        return self._found[topic]
+
+    def _name_table(self, topic: str) -> tuple[str, ChangelogTable]:
+        prefix = max((p for p, pattern in self._patterns.items() if pattern.fullmatch(topic)), key=len)
+        schema, name = parse_topic_name(topic, prefix, find_subject(self._registry, topic).latest)
+        label, path = f"{schema}.{name}", f"{schema}_changelog.{name}"
+        of_group = len(self._patterns) > 1
+        if of_group and self._sharding.covers(label):
+            own = tuple(iceberg_tables.full_name(member_catalog(self._catalog, p), path) for p in self._patterns)
+            return prefix, ChangelogTable(f"*.{label}", label, self._catalog, path, True, own)
+        catalog = member_catalog(self._catalog, prefix) if of_group else self._catalog
+        shared = (iceberg_tables.full_name(self._catalog, path),) if of_group else ()
+        return ONLY, ChangelogTable(topic, label, catalog, path, False, shared)
+
+
+def find_subject(registry: Registry, topic: str, ids: frozenset[int] = frozenset()) -> Subject:
+    """Return a topic's subject, with these schema ids as far as the registry has them."""
+    name = f"{topic}-value"
+    subject = registry.find_subject(name)
+    if subject is None or not ids <= subject.ids:
+        subject = registry.refresh_subject(name)
+    if subject is None:
+        raise SetupError(f"the registry has no subject {name}: give --registry the connector's registry")
+    return subject
