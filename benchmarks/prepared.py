@@ -176,7 +176,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         ),
         doubt_warnings=InDoubtWarnings("shop", settings.doubt_warning),
         limits=TurnConfig.model_validate({}),
-        registrar=cast("Any", SimpleNamespace(begin=lambda _: None)),
+        registrar=cast("Any", SimpleNamespace(begin=lambda _: None, is_asking_ahead=False)),
         stop=stop,
     )
     run.go(cast("Any", Activity()))
