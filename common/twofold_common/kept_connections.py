@@ -44,8 +44,10 @@ class KeptConnections:
         if (kept := self._take_idle()) is not None:
             try:
                 return self._exchange(kept, method, path, body, headers)
-            except (ConnectionError, http.client.RemoteDisconnected):
-                _close_all(self._idle)  # a server that restarts has closed the others too
+            except OSError as error:
+                _close_all(self._idle)  # what happened to this connection has happened to the others
+                if not isinstance(error, ConnectionError):
+                    raise
         return self._exchange(self._connect(), method, path, body, headers)
 
     def _exchange(

@@ -91,18 +91,21 @@ class Registrar:
         self._unasked = dict(pins)
 
         def work() -> None:
-            with contextlib.suppress(StopIteration, TwofoldError, ValueError):  # no JSON
-                while not self._closed:
-                    self._subjects.ask_ahead(*self._take_unasked())
-            self._unasked = {}
+            try:
+                with contextlib.suppress(TwofoldError, ValueError):  # no JSON
+                    while not self._closed and (table := self._take_unasked()):
+                        self._subjects.ask_ahead(*table)
+            finally:
+                with self._unasked_lock:
+                    self._unasked = {}
 
         for number in range(min(_AHEAD, len(self._unasked))):
             threading.Thread(target=work, name=f"schemas-{number}", daemon=True).start()
 
-    def _take_unasked(self) -> tuple[str, Pin]:
+    def _take_unasked(self) -> tuple[str, Pin] | None:
         with self._unasked_lock:
-            topic = next(iter(self._unasked))
-            return topic, self._unasked.pop(topic)
+            topic = next(iter(self._unasked), None)
+            return (topic, self._unasked.pop(topic)) if topic is not None else None
 
     @property
     def is_asking_ahead(self) -> bool:

@@ -9,7 +9,7 @@ what one member's refusal would hide.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -32,6 +32,10 @@ from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.kafka_reader import StableOffsets
 from twofold_spark.sources.registry import Subject
+
+_RESTS = 20
+"""Behind a batch with values that PostgreSQL did not send, so many are folded shard by shard at
+once: most batches of such a table have one."""
 
 ReadShard = Callable[[str, MirrorTable, StructType, ExitStack], DataFrame | None]
 """Reads a member's rows of a sharded table as they are before the cut, with these columns, which
@@ -91,15 +95,21 @@ class ShardFolder:
         self._stable = StableOffsets(kafka)
         self._pool = ThreadPoolExecutor(members_at_once, thread_name_prefix="shard")
         self._last_records: dict[str, LastRecords] = {}
-        """By table, for the subjects of its last batch."""
+        """By table, for the subjects of all members that changed it and are alike."""
+        self._rests: Counter[str] = Counter()
+        """How many folds of a table are not tried together: its rows want more."""
 
     def fold(self, spark: SparkSession, dues: Sequence[DueShard], read_shard: ReadShard) -> FoldedTable:
         """Fold what is due of one table."""
-        dues = sorted(dues, key=lambda due: due.table.topic)
+        dues, name = sorted(dues, key=lambda due: due.table.topic), str(dues[0].table)
         folded = FoldedTable(ExitStack())
-        if len(dues) > 1 and self._fold_together(spark, dues, folded):
-            return folded
-        folded.caches.close()
+        if len(dues) > 1 and not self._rests[name]:
+            if self._fold_together(spark, dues, folded):
+                return folded
+            folded = FoldedTable(folded.caches)
+            folded.caches.close()
+        else:
+            self._rests[name] = max(0, self._rests[name] - 1)
         jobs = [self._pool.submit(_fold_alone, spark, due, read_shard, folded) for due in dues]
         for job in jobs:
             job.result()
@@ -111,18 +121,20 @@ class ShardFolder:
 
     def _fold_together(self, spark: SparkSession, dues: Sequence[DueShard], folded: FoldedTable) -> bool:
         """Fold the shards at once. Return False if each has to be folded by itself."""
-        last = self._find_last_records(dues)
-        if last is None:
+        if not (subjects := _find_alike(dues)):
             return False
+        last = self._find_last_records(str(dues[0].table), subjects)
         try:
             ranges = [each for due in dues for each in due.ranges]
             decided = self._stable.have_passed(spark, ranges)
             raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
             cached = cache_until_closed(last.select(raw), folded.caches)
             found = last.count_partitions(cached)
-            columns = table_columns(last.subject, cast("StructType", cached.schema["image"].dataType))
+            columns = _find_columns(subjects, cast("StructType", cached.schema["image"].dataType))
         except (TableRefused, *SPARK_ERRORS):  # the shard that it belongs to meets it again
             return False
+        if any(row["partial"] for row in found):
+            self._rests[str(dues[0].table)] = _RESTS
         if _is_special(found) or _has_member(columns) or not _note_counts(dues, found, folded):
             return False
         prefixes, table = tuple(due.prefix for due in dues), dues[0].merger.add_comment(dues[0].table)
@@ -133,25 +145,38 @@ class ShardFolder:
         folded.shards.append(Shard(prefixes, table, rows, columns, sum(row["keys"] for row in found)))
         return True
 
-    def _find_last_records(self, dues: Sequence[DueShard]) -> LastRecords | None:
-        """Return the expressions for all shards; None if they are not alike."""
-        if any(due.from_truncate for due in dues):
-            return None
-        found = [due.merger.find_subjects(due.table) for due in dues]
-        pairs = [each for each in found if each is not None]
-        key = dues[0].table.key
-        if len(pairs) < len(dues) or any(due.table.key != key for due in dues):
-            return None
-        if (
-            any(name.startswith(KEY_TEXT) for name in key)
-            or len({*map(_describe_row, (rows for rows, _ in pairs))}) > 1
-        ):
-            return None
-        subjects, name = tuple(rows for rows, _ in pairs), str(dues[0].table)
-        kept = self._last_records.get(name)
-        if kept is None or kept.subjects != subjects:
-            kept = self._last_records[name] = LastRecords(*subjects, decode_all=False)
+    def _find_last_records(self, table: str, subjects: Sequence[Subject]) -> LastRecords:
+        """Return the expressions for these subjects, and for those of other members."""
+        kept = self._last_records.get(table)
+        if kept is None or any(each not in kept.subjects for each in subjects):
+            others = (
+                each for each in (kept.subjects if kept else ()) if _describe_row(each) == _describe_row(subjects[0])
+            )
+            of_name = {each.name: each for each in (*others, *subjects)}
+            kept = self._last_records[table] = LastRecords(*of_name.values(), decode_all=False)
         return kept
+
+
+def _find_alike(dues: Sequence[DueShard]) -> list[Subject]:
+    """Return the subjects of the rows, if all are read into the same columns; else none."""
+    if any(due.from_truncate for due in dues):
+        return []
+    found = [due.merger.find_subjects(due.table) for due in dues]
+    rows = [each[0] for each in found if each is not None]
+    key = dues[0].table.key
+    is_alike = (
+        len(rows) == len(dues)
+        and all(due.table.key == key for due in dues)
+        and not any(name.startswith(KEY_TEXT) for name in key)
+        and len({*map(_describe_row, rows)}) == 1
+    )
+    return rows if is_alike else []
+
+
+def _find_columns(subjects: Iterable[Subject], row: StructType) -> StructType:
+    """Return the table's columns, each with the first comment that a member has."""
+    of_members = [table_columns(each, row) for each in subjects]
+    return StructType([next((f for f in fields if f.metadata), fields[0]) for fields in zip(*of_members, strict=True)])
 
 
 def add_member(columns: StructType) -> StructType:

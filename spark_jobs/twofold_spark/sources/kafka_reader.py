@@ -22,6 +22,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from math import ceil
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -157,8 +158,8 @@ def read_ranges(
     `decided`: no transaction is open below the ranges' ends, so the read is read_committed.
     `over_markers` is faster, under the condition that `join_ranges` names.
 
-    A few records of a few partitions come as one task. Then no later step needs a shuffle, and a
-    small batch is one task instead of a dozen; where it has more partitions, two.
+    A few records come as one task for eight partitions. Of so few partitions no later step needs a
+    shuffle, and a small batch is one task instead of a dozen.
     """
     ranges = join_ranges(declared, over_markers=over_markers)
     firsts: dict[str, dict[int, int]] = defaultdict(dict)
@@ -174,7 +175,7 @@ def read_ranges(
     places = [(topic, partition) for topic, of_topic in firsts.items() for partition in of_topic]
     offsets = sum(ends[topic][partition] - firsts[topic][partition] for topic, partition in places)
     if offsets <= _FEW_OFFSETS:
-        rows = rows.coalesce(1 if len(places) <= _FEW_PARTITIONS else 2)
+        rows = rows.coalesce(ceil(len(places) / _FEW_PARTITIONS))
     if len(ranges) == len(places):
         return rows
     wanted = _split_into_blocks(spark, [(numbers[r.topic] + r.partition, r.first, r.last) for r in ranges])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from twofold_spark.mirror import shard_folding
 from twofold_spark.mirror.shard_folding import DueShard, FoldedTable, ShardFolder
@@ -60,23 +62,70 @@ WEST = due("western", Merger("western", envelope(BIGINT, TEXT)))
         (due("western", Merger("western", envelope(BIGINT, TEXT)), key=("_key_id",)), False),
     ],
 )
-def test_shards_are_folded_at_once_if_their_rows_are_alike(
-    monkeypatch: pytest.MonkeyPatch, other: DueShard, *, alike: bool
-) -> None:
+def test_shards_are_folded_at_once_if_their_rows_are_alike(other: DueShard, *, alike: bool) -> None:
     """Whatever versions of the row are registered: all are read into the same columns."""
-    made: list[tuple[Subject, ...]] = []
+    assert len(shard_folding._find_alike([EAST, other])) == (2 if alike else 0)
+
+
+def test_expressions_are_made_once_for_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of them a batch has, and until one has other versions."""
+    made: list[list[str]] = []
 
     class Records:
         def __init__(self, *subjects: Subject, decode_all: bool) -> None:
             assert not decode_all
             self.subjects = subjects
-            made.append(subjects)
+            made.append([f"{each.name} {len(each.versions)}" for each in subjects])
 
     monkeypatch.setattr(shard_folding, "LastRecords", Records)
+    east, west, north = (Merger(name, envelope(BIGINT, TEXT)).subjects[0] for name in ("east", "west", "north"))
+    altered = replace(west, versions=(*west.versions, (99, envelope(BIGINT, TEXT))))
+    widened = replace(east, versions=(*east.versions, (98, envelope(BIGINT, {**TEXT, "name": "added"}))))
     with closing(ShardFolder(NOTHING, 1)) as folder:
-        for _ in range(2):
-            assert (folder._find_last_records([EAST, other]) is not None) == alike
-    assert len(made) == alike, "the expressions are made once"
+        for subjects in ([east, west], [north, west], [east, west], [altered, north], [widened, widened]):
+            folder._find_last_records("public.accounts", subjects)
+    two = ["east-value 1", "west-value 1"]
+    assert made == [two, [*two, "north-value 1"], ["east-value 1", "west-value 2", "north-value 1"], ["east-value 2"]]
+
+
+def test_a_table_with_values_that_were_not_sent_is_folded_shard_by_shard_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried, number = list[int](), 0
+
+    class Records:
+        def __init__(self, *subjects: Subject, decode_all: bool) -> None:
+            self.subjects = subjects
+
+        def select(self, raw: Any) -> Any:
+            return raw
+
+        def count_partitions(self, _: Any) -> list[Row]:
+            tried.append(number)
+            return [counted(0, 3, partial=True), counted(1, 3)]
+
+    cached = SimpleNamespace(schema={"image": SimpleNamespace(dataType=StructType())})
+    monkeypatch.setattr(shard_folding, "LastRecords", Records)
+    monkeypatch.setattr(shard_folding, "StableOffsets", lambda _: SimpleNamespace(have_passed=lambda *_: True, close=lambda: None))  # fmt: skip
+    monkeypatch.setattr("twofold_spark.sources.kafka_reader.read_ranges", lambda *_, **__: None)
+    monkeypatch.setattr(shard_folding, "cache_until_closed", lambda *_: cached)
+    monkeypatch.setattr(shard_folding, "_fold_alone", lambda *_: None)
+    with closing(ShardFolder(NOTHING, 1)) as folder:
+        for number in range(45):  # noqa: B007 - `Records` notes it
+            folder.fold(NOTHING, [EAST, WEST], NOTHING)
+    assert tried == [0, 21, 42]
+
+
+def test_a_columns_comment_is_that_of_the_first_member_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = StructType([StructField("id", LongType()), StructField("note", StringType())])
+
+    def comment(subject: Subject, row: StructType) -> StructType:
+        texts = {"west-value": {"note": "why"}, "north-value": {"note": "what", "id": "a number"}}[subject.name]
+        return StructType([StructField(each.name, each.dataType, metadata={"comment": texts.get(each.name)} if each.name in texts else None) for each in row])  # fmt: skip
+
+    monkeypatch.setattr(shard_folding, "table_columns", comment)
+    found = shard_folding._find_columns([Merger(name).subjects[0] for name in ("west", "north")], row)
+    assert [each.metadata for each in found] == [{"comment": "a number"}, {"comment": "why"}]
 
 
 def counted(prefix_number: int, n: int, **special: Any) -> Row:
