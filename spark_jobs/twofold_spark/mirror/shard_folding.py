@@ -1,10 +1,10 @@
 """Folds what the members changed in a sharded table.
 
 The ranges of all members come by one read and are folded at once, because each job of Spark costs
-more to plan than its few rows do. That is for rows that need nothing else: where a truncate, a
-value that PostgreSQL did not send or a record that cannot be decoded is among them, where the
-members' columns differ or a reload is waited for, each member's shard is folded by itself. So is
-what one member's refusal would hide.
+more to plan than its few rows do. That is for rows that need no more than their last state. Each
+member's shard is folded by itself where a truncate, a value that PostgreSQL did not send or a
+record that cannot be decoded is among the rows, where the members' columns differ, or where a
+reload is waited for. A refusal is then that member's alone.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def _find_alike(dues: Sequence[DueShard]) -> list[Subject]:
 
 def _find_columns(subjects: Iterable[Subject], row: StructType) -> StructType:
     """Return the table's columns, each with the first comment that a member has."""
-    of_members = [table_columns(each, row) for each in subjects]
-    return StructType([next((f for f in fields if f.metadata), fields[0]) for fields in zip(*of_members, strict=True)])
+    of_columns = zip(*(table_columns(each, row) for each in subjects), strict=True)
+    return StructType([next((one for one in fields if one.metadata), fields[0]) for fields in of_columns])
 
 
 def add_member(columns: StructType) -> StructType:
