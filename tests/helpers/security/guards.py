@@ -85,11 +85,13 @@ class Door:
     """Passes connections on to the real registry while it is open; shut, it refuses them, as the
     port of a server that was killed does.
 
-    `to_lose`: so many of the next answers are lost on the way.
+    `to_lose`: so many of the next answers are lost on the way. `requests`: the first line of each
+    request that was passed on.
     """
 
     def __init__(self, url: str) -> None:
         self.to_lose = 0
+        self.requests: list[bytes] = []
         self._target = urlsplit(url)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._port = self._listener.getsockname()[1]
@@ -127,6 +129,8 @@ class Door:
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
+                if not data.startswith(b"HTTP/"):
+                    self.requests.append(data.partition(b"\r\n")[0])
                 if self.to_lose and data.startswith(b"HTTP/"):
                     self.to_lose -= 1
                 else:

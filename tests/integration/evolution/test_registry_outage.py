@@ -4,10 +4,8 @@ nothing is lost, and all is there when it is back. Answers get lost: nobody wait
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -87,24 +85,9 @@ def test_publishing_resumes_where_it_stopped(connector: Maker, door: Door, regis
     here.check()
 
 
-class CountingDoor(Door):
-    """Keeps the first line of each request that was passed on."""
-
-    def __init__(self, url: str) -> None:
-        self.requests: list[bytes] = []
-        super().__init__(url)
-
-    def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            self.requests.append(source.recv(1 << 16, socket.MSG_PEEK).partition(b"\r\n")[0])
-        super()._pass_on(source, target)
-
-
-def test_rows_of_a_table_in_backfill_ask_for_no_schema(connector: Maker, registry: Any) -> None:
+def test_rows_of_a_table_in_backfill_ask_for_no_schema(connector: Maker, door: Door, registry: Any) -> None:
     """The worker reads them on the row path: what this process has registered is known to it."""
-    door = CountingDoor(registry.url)
     here = connector(registry_server=door, init=False)
-    here.at_end(door.shut)
     here.reader = Reader(here.reader.bootstrap, registry.url)
     here.sql(SCHEMA, "INSERT INTO account VALUES (1, 1, 'x')")
     assert here.init().returncode == 0
