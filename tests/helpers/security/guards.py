@@ -85,8 +85,8 @@ class Door:
     """Passes connections on to the real registry while it is open; shut, it refuses them, as the
     port of a server that was killed does.
 
-    `to_lose`: so many of the next answers are lost on the way. `requests`: the first line of each
-    request that was passed on.
+    `to_lose`: so many of the next answers are lost on the way, with their connections. `requests`:
+    the first line of each request that was passed on.
     """
 
     def __init__(self, url: str) -> None:
@@ -133,6 +133,6 @@ class Door:
                     self.requests.append(data.partition(b"\r\n")[0])
                 if self.to_lose and data.startswith(b"HTTP/"):
                     self.to_lose -= 1
-                else:
-                    target.sendall(data)
+                    break
+                target.sendall(data)
             target.shutdown(socket.SHUT_WR)
