@@ -83,6 +83,7 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
         east, west = prepare(group.members, "two", 20)
         gid = west_here.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         east.tpc_commit()
+        wait_until(lambda: east_here.records("commits")[-1]["sequence"] == 2, 60, "it has a commit record of its own")
         east_here.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
         wait_until(lambda: group.said, 150, "it is named, though nothing new comes")
         (line,) = group.said
