@@ -9,25 +9,18 @@ from pyspark.sql import SparkSession
 
 from twofold_spark import session
 from twofold_spark.changelog.changelog_job import Changelog, TurnReport
-from twofold_spark.job.arguments import connect_kafka, listening
-from twofold_spark.job.members import choose_prefixes, choose_sharding
+from twofold_spark.job.members import choose_sharding
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import print_progress
 
 
-def run_changelog(spark: SparkSession, options: argparse.Namespace) -> None:
-    """Run until the stream ends or a signal asks for the end."""
-    prefixes = choose_prefixes(spark, options)
-    kafka = connect_kafka(spark, options, *prefixes)
-    with listening(spark, options) as metrics:
-        _run(spark, kafka, metrics, prefixes, options)
-
-
-def _run(
+def run_changelog(
     spark: SparkSession, kafka: Kafka, metrics: JobMetrics, prefixes: Sequence[str], options: argparse.Namespace
 ) -> None:
+    """Append until the stream ends or a signal asks for the end."""
+
     def report(turn: TurnReport) -> None:
         print_progress(str(turn))
         stages = {"append": turn.seconds}

@@ -40,6 +40,7 @@ from twofold_spark.errors import (
 )
 from twofold_spark.job.arguments import build_parser, connect_kafka
 from twofold_spark.job.changelogs import run_changelog
+from twofold_spark.job.members import run_for_members
 from twofold_spark.job.mirrors import run_mirror
 from twofold_spark.signals import ended_at_once
 from twofold_spark.sinks import partitioning
@@ -68,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "mirror":
                 _set_partitioning(options)
                 with _open_session(options) as spark:
-                    run_mirror(spark, options)
+                    run_for_members(spark, options, run_mirror)
             case "changelog":
                 with _open_session(options) as spark:
-                    run_changelog(spark, options)
+                    run_for_members(spark, options, run_changelog)
             case "verify":
                 return _run_verify(options)
     except TwofoldError as error:

@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from twofold_spark import session
-from twofold_spark.job.arguments import check_partitioning, connect_kafka, listening
-from twofold_spark.job.members import choose_prefixes, choose_sharding
+from twofold_spark.job.arguments import check_partitioning
+from twofold_spark.job.members import choose_sharding
 from twofold_spark.job.metrics import JobMetrics
 from twofold_spark.mirror.batching import AppliedBatch
 from twofold_spark.mirror.mirror_job import Mirror
@@ -25,17 +25,10 @@ from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import StreamingJob, print_progress
 
 
-def run_mirror(spark: SparkSession, options: argparse.Namespace) -> None:
-    """Run until the stream ends or a signal asks for the end."""
-    prefixes = choose_prefixes(spark, options)
-    kafka = connect_kafka(spark, options, *prefixes)
-    with listening(spark, options) as metrics:
-        _run(spark, kafka, metrics, prefixes, options)
-
-
-def _run(
+def run_mirror(
     spark: SparkSession, kafka: Kafka, metrics: JobMetrics, prefixes: Sequence[str], options: argparse.Namespace
 ) -> None:
+    """Mirror until the stream ends or a signal asks for the end."""
     ending = threading.Event()
     check_partitioning(Registry(options.registry), prefixes, options.sink.partitioning, options.sharded)
     first, *others = prefixes
