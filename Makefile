@@ -191,8 +191,8 @@ compare: ready ## One bank, one set of faults, one reader: Twofold beside other 
 	@PYTHONPATH=tests:benchmarks $(BIN)/python -m compare $(ARGS)
 
 .PHONY: bench-latency
-bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium.
-	@PYTHONPATH=benchmarks $(BIN)/python -m bench.latency $(ARGS)
+bench-latency: ready ## From COMMIT and COMMIT PREPARED to what a consumer sees, beside Debezium. ARGS='--trace --rates 300,1000 --count 20000': leg by leg.
+	@PYTHONPATH=benchmarks:deploy $(BIN)/python -m bench.latency $(ARGS)
 
 .PHONY: flamegraph
 flamegraph: ready ## Where the connector's threads spend their time on a backlog, as a picture in dist/. ARGS='--case d --rows 100000'.

@@ -45,8 +45,8 @@ from chaos.reading import avro, read_all
 from twofold_common import java
 from twofold_spark import session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
+from twofold_spark.mirror.batching import MirrorSettings
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
@@ -285,8 +285,9 @@ def follow(
     *,
     sharding: Sharding = NO_SHARDING,
     trigger: str = "interval=1s",
+    watch: Callable[[Mirror], None] = lambda _: None,
 ) -> tuple[StreamingJob, Callable[[], None], str]:
-    """Start a mirror; return its job, what closes it, and its catalog."""
+    """Start a mirror, which `watch` gets before; return its job, its end, and its catalog."""
     catalog = f"lake{time.monotonic_ns()}"
     for name, its in {catalog: "group", **{member_catalog(catalog, p): p for p in prefixes}}.items():
         (folder / its).mkdir(parents=True)
@@ -300,6 +301,7 @@ def follow(
         spark, kafka, registry, prefixes, place, MirrorSettings(maintain_at_once=False),
         report_cut=lambda cut: cuts.note({p: each.sequence for p, each in cut.members.items()}),
     )  # fmt: skip
+    watch(mirror)
     job = StreamingJob("mirror", mirror, meanwhile=mirror.look_if_due)
     job.start(mirror.open_stream(), folder / "checkpoint", Trigger.parse(trigger))
     return job, mirror.close, catalog

@@ -46,9 +46,8 @@ from pyspark.sql.avro.functions import from_avro
 from helpers.spark.ground import jobs_ground
 from helpers.spark.writer import Open, Writer, table
 from twofold_spark.changelog.changelog_job import Changelog
-from twofold_spark.mirror.batching import AppliedBatch
+from twofold_spark.mirror.batching import AppliedBatch, MirrorSettings
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry

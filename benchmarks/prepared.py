@@ -107,12 +107,12 @@ class LoadMerger:
     def produce(self, batch: Any) -> None:
         self.rows += batch.records
 
-    def commit(self, commit: Any, *_: Any, **__: Any) -> SimpleNamespace:
-        return SimpleNamespace(commit=commit, pins={})
+    def commit(self, records: Any) -> SimpleNamespace:
+        return SimpleNamespace(commit=records.commit, pins={})
 
-    def commit_prepared(self, _slot: int, commit: Any, *_: Any, **__: Any) -> SimpleNamespace:
+    def commit_prepared(self, _slot: int, records: Any) -> SimpleNamespace:
         self.rows += ROWS
-        return self.commit(commit)
+        return self.commit(records)
 
 
 def table() -> TableVersion:

@@ -6,7 +6,9 @@ PARTS are `latency` and `rows` (default: both).
 
 - latency: for SECONDS (40) ten transfers a second of two rows each, between two of the shards; and
   the same within one database. From COMMIT PREPARED of what is ended last to the cut, with a
-  trigger of a second: by the mirror of the shards, and by that of the one database.
+  trigger of a second: by the mirror of the shards, and by that of the one database. And what of
+  that the last of all members' frontiers took to be written, what each step of a round takes, and
+  how many jobs of Spark it runs.
 - rows: each shard has ROWS inserts (50,000) and as many updates of them. A mirror of the eight
   reads this backlog into eight tables and into one, by turns, after one round that only warms the
   JVM. In the end both have what was written.
@@ -20,7 +22,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -28,11 +30,14 @@ import psycopg
 from bench import writers
 from bench.ground import Committed, Ground, wait_until
 from bench.latency import percentiles
+from bench.steps import Steps
 from group import Connectors, Cuts, find_places, follow, run_beside
 from pyspark.sql import SparkSession
 
+from chaos.reading import avro, read_all
 from twofold_common import java
 from twofold_spark import session
+from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sources.kafka_client import Kafka
@@ -116,12 +121,18 @@ class Lake:
         assert sum(counts) == len(SHARDS) * rows, counts
         return len(SHARDS) * 2 * rows / took
 
-    def follow_transfers(self, names: Sequence[str], seconds: float) -> dict[str, float]:
+    def follow_transfers(self, names: Sequence[str], seconds: float) -> dict[str, object]:
         """Return the times from COMMIT PREPARED to the cut, by a mirror of these databases."""
-        cuts, prefixes = Cuts(), [self._prefixes[name] for name in names]
+        cuts, prefixes, steps = Cuts(), [self._prefixes[name] for name in names], Steps(self._spark)
+
+        def watch(mirror: Mirror) -> None:
+            steps.watch(mirror, ("_run_round", "_choose", "_apply", "_fold_shards", "_publish"))
+            steps.watch(mirror._reader, ("read",))
+            steps.watch(mirror._shared, ("merge",))
+
         job, close, _ = follow(
             self._spark, self._kafka, self._registry, prefixes, self._folder(), cuts,
-            sharding=SHARDED if names is SHARDS else NO_SHARDING,
+            sharding=SHARDED if names is SHARDS else NO_SHARDING, watch=watch,
         )  # fmt: skip
 
         def find() -> dict[str, dict[int, int]]:
@@ -149,9 +160,42 @@ class Lake:
             cuts.shown_at(self._prefixes[name], places[self._prefixes[name]][number]) - sent
             for number, (name, sent) in ended.items()
         ]
-        found = percentiles(times)
+        found: dict[str, object] = {**percentiles(times)}
         print(f"{len(names)} databases: {len(times)} transfers, {len(cuts.at)} cuts, ms {found}", flush=True)
+        if names is SHARDS:
+            found["frontiers"] = percentiles(self._time_frontiers(prefixes, ended, places))
+        found["steps"] = steps.describe()
+        for step in ("frontiers", "steps"):
+            print(f"  {step}: {json.dumps(found.get(step))}", flush=True)
         return found
+
+    def _time_frontiers(
+        self, prefixes: Sequence[str], ended: Mapping[int, tuple[str, float]], places: Mapping[str, Mapping[int, int]]
+    ) -> list[float]:
+        """Return the times from COMMIT PREPARED to the last member's frontier that speaks of it."""
+        decode = avro(self._ground.stack.registry.url)
+        written: dict[str, list[tuple[float, dict[str, int]]]] = {
+            prefix: [
+                (
+                    each.written_ms / 1000,
+                    {
+                        prefix: each.value["sequence"],
+                        **{seen["prefix"]: seen["sequence"] for seen in each.value["seen"]},
+                    },
+                )
+                for each in read_all(self._ground.bootstrap, decode, [f"{prefix}.frontiers"])
+            ]
+            for prefix in prefixes
+        }
+        times = []
+        for number, (name, sent) in ended.items():
+            branch = self._prefixes[name]
+            spoken = (
+                next(at for at, known in written[prefix] if known.get(branch, 0) >= places[branch][number])
+                for prefix in prefixes
+            )
+            times.append(max(spoken) - sent)
+        return times
 
     def _folder(self) -> Path:
         return self._ground.folder / f"lake-{time.monotonic_ns()}"
@@ -173,7 +217,7 @@ def measure_rows(ground: Ground, lake: Lake, databases: Databases, prefixes: dic
 
 def measure_latency(lake: Lake, seconds: float) -> object:
     lake.follow_transfers(SHARDS, seconds)  # the JVM's compiler takes half of the CPU at first
-    figures: dict[str, list[dict[str, float]]] = {"shards": [], "one_database": []}
+    figures: dict[str, list[dict[str, object]]] = {"shards": [], "one_database": []}
     for _ in range(2):
         figures["shards"].append(lake.follow_transfers(SHARDS, seconds))
         figures["one_database"].append(lake.follow_transfers(WHOLE, seconds))

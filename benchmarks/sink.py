@@ -20,7 +20,7 @@ from twofold.kafka.client import KafkaSettings
 from twofold.kafka.names import Names
 from twofold.kafka.open_check import OpenCheck
 from twofold.kafka.producer import TransactionalProducer
-from twofold.kafka.publisher import Publisher
+from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.schema_registry import SchemaIds
 from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
@@ -78,7 +78,9 @@ class Bench:
     def commit(self, publisher: Publisher, batch: RowBatch) -> None:
         self.sequence += 1
         publisher.produce(batch)
-        publisher.commit_main(Commit(self.sequence, "batch", self.sequence, 0, 1, 0), progress(self.sequence))
+        publisher.commit_main(
+            TransactionRecords(Commit(self.sequence, "batch", self.sequence, 0, 1, 0), progress(self.sequence))
+        )
 
     def ours(self, count: int) -> float:
         publisher = self.publisher()

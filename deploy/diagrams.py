@@ -114,7 +114,7 @@ def draw_bars(rows: list[dict[str, str]], title: str) -> str:
             y, length = top + 16 * index, 460 * float(row[name]) / most
             parts += [
                 f'<rect x="200" y="{y}" width="{length:.0f}" height="12" class="c{index}"/>',
-                _text(208 + round(length), y + 11, f"{float(row[name]):,.0f}", "dim"),
+                _text(208 + round(length), y + 11, f"{float(row[name]):,}".removesuffix(".0"), "dim"),
             ]
         top += 16 * len(series) + 14
     return _svg(top + 4, parts)

@@ -26,9 +26,9 @@ import twofold_avro
 import twofold_common
 import twofold_reader
 import twofold_spark
+from settings_page import settings
 from twofold import cli, errors
 from twofold.kafka.names import Names
-from twofold.watch.reference import settings
 from twofold_avro.names import topic_of
 from twofold_avro.schemas import envelope_schema, fixed
 from twofold_avro.shapes import TableShape

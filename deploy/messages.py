@@ -56,7 +56,7 @@ def kind_of(node: ast.Call, errors: set[str]) -> str | None:
         return "log"
     if name in OUTPUT:
         return "output"
-    return "finding" if name in {"_finding", "finding", "ReadinessFinding", "Rule", "Refuse"} else None
+    return "finding" if name in {"_finding", "must", "should", "note", "ReadinessFinding", "Rule", "Refuse"} else None
 
 
 def messages(tree: ast.Module, errors: set[str]) -> Iterator[tuple[int, str, str]]:

@@ -1,6 +1,4 @@
-"""The data contract: the meaning of Twofold's records in Kafka. Importing it needs only the
-standard library.
-"""
+"""The data contract: the meaning of Twofold's records in Kafka. Standard library only."""
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]

@@ -24,9 +24,7 @@ _FINEST_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
 
 
 def logical(schema: Mapping[str, Any]) -> Fit | None:
-    """Return the function that takes the values of a logical type; None if they are those of the
-    plain type.
-    """
+    """Return the function that takes a logical type's values; None for the plain type's."""
     match schema["type"], schema.get("logicalType"):
         case "bytes" | "fixed", "decimal":
             return _decimal(int(schema["precision"]), int(schema.get("scale", 0)))

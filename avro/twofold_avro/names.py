@@ -86,9 +86,7 @@ def _short(topic: str) -> str:
 
 
 def namespace_of(prefix: str, schema: str, table: str) -> str:
-    """Return the Avro namespace of a table's records: its topic's name, each part as an Avro
-    name.
-    """
+    """Return the Avro namespace of a table's records: its topic's parts as Avro names."""
     return ".".join([*(avro_name(part) for part in prefix.split(".")), avro_name(schema), avro_name(table)])
 
 

@@ -167,6 +167,7 @@ class Pin(Record):
     reload_due: bool = False
     command: int = -1
     skipped: tuple[SkippedRow, ...] = ()
+    topic_id: str | None = None
 
     @property
     def oid(self) -> int | None:

@@ -37,9 +37,7 @@ def binary_text(how: int, data: bytes) -> str:
 
 
 def numeric_text(data: bytes) -> str:
-    """Return a numeric's text, from digits to the base of 10,000 and the number of shown
-    decimals.
-    """
+    """Return a numeric's text, from digits to the base 10,000 and the shown decimals."""
     if len(data) < 8:
         raise ValueError("a numeric of less than 8 bytes")
     count, weight, sign, scale = (int.from_bytes(data[at : at + 2], "big") for at in (0, 2, 4, 6))
@@ -84,9 +82,7 @@ def timestamp_text(us: int, zone: str = "") -> str:
 
 
 def array_elements(text: bytes, delimiter: bytes) -> list[bytes | None] | None:
-    """Return the elements of an array's text, for one dimension that starts at 1; None for other
-    arrays.
-    """
+    """Return the elements of an array of one dimension that starts at 1; None for others."""
     if not text.startswith(b"{"):
         if text.startswith(b"["):
             return None  # bounds are written only when they do not start at 1
@@ -134,9 +130,7 @@ def _quoted_elements(text: bytes, delimiter: int) -> list[bytes | None] | None:
 
 
 def _date(days: int) -> tuple[str, str]:
-    """Return year, month and day of the proleptic Gregorian calendar, and the suffix of a year
-    before 1.
-    """
+    """Return a proleptic Gregorian date: year, month, day, and the suffix before year 1."""
     eras, day = divmod(days + _DAYS_TO_2000, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day -= 365 * year + year // 4 - year // 100

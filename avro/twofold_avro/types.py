@@ -116,9 +116,7 @@ def encoding_of(shape: TypeShape) -> Encoding:
 
 
 def key_encoding_of(shape: TypeShape) -> Encoding:
-    """Return the encoding of a value of this type in a message key, where all values must
-    differ.
-    """
+    """Return the encoding of this type in a message key, where all values must differ."""
     encoding = encoding_of(shape)
     return encoding if encoding.total else replace(encoding, schema="string", total=True, as_text=True)
 
@@ -147,9 +145,7 @@ def _text_item(quoted: str) -> str:
 
 
 def _with_modifier(shape: TypeShape, typmod: int) -> TypeShape:
-    """Give a domain's or an array's modifier to its element, unless the element has a modifier of
-    its own.
-    """
+    """Give a domain's or an array's modifier to its element, if that has none of its own."""
     return replace(shape, typmod=typmod) if shape.typmod < 0 <= typmod else shape
 
 

@@ -73,9 +73,7 @@ def murmur2(data: bytes) -> cython.uint:
 
 
 def partition_of(key: bytes, partitions: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return the partition of a key by its whole bytes, frame included, as a Java producer chooses
-    it.
-    """
+    """Return the partition of a key by all its bytes, as a Java producer chooses it."""
     hashed: cython.uint = murmur2(key)
     return (hashed & 0x7FFFFFFF) % partitions
 

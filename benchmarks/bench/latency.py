@@ -3,6 +3,7 @@ Debezium side by side, the same transactions.
 
     python -m bench.latency [--count 1000] [--rates 50,1000] [--in-doubt 0.1]
                             [--systems twofold,debezium-json] [--loading ROWS] [--uncompiled]
+                            [--trace]
 
 The connectors take turns, each alone with the servers, since on one machine each would wait for the
 other's use of the cores; one that does not run has no process but Connect's idle worker. A consumer
@@ -11,27 +12,36 @@ PostgreSQL's own flush, which is the same for both. Debezium is tuned for latenc
 queue every 5 ms and its producer does not linger. Prepared transactions stay in doubt long enough
 to be open in Kafka before their outcome. With --loading another table of so many rows is loaded
 meanwhile, as fast as it goes; that it was over before the live rows were is an error.
+
+With --trace Twofold is measured alone, with a clock at its edges (`bench.traced`): the table says
+where the time of one transaction in a hundred goes, leg by leg, and the medians are drawn. 20,000
+transactions give 200 traces.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psycopg
 from confluent_kafka import TopicPartition
 
-from bench import report, writers
+from bench import report, trace, writers
 from bench.cases import CASES
 from bench.ground import Committed, Ground, wait_until
-from bench.systems import Debezium, Run, System, Twofold, refuse_uncompiled
+from bench.meter import cpu_seconds
+from bench.systems import Debezium, Run, System, TracedTwofold, Twofold, refuse_uncompiled
 
 _LIVELY = {"poll.interval.ms": "5", "producer.override.linger.ms": "0"}
 _ARRIVES_S = 120
+_OUTCOMES = {"plain": "COMMIT", "prepared": "COMMIT PREPARED"}
 
 
 class Watcher:
@@ -101,18 +111,51 @@ def main() -> None:
             first_load.prepare(dsn, wanted.loading)
             with psycopg.connect(dsn, autocommit=True) as connection:
                 connection.execute(f"ALTER PUBLICATION bench ADD TABLE {first_load.tables[0]}".encode())
-        systems: list[tuple[System, Callable[[bytes], int]]] = [
-            (Twofold(ground, backfill=bool(wanted.loading)), avro_key),
-            (Debezium(ground, "json", _LIVELY), json_key),
-        ]
-        results = [
-            measured(ground, dsn, system, key_of, kind, rate, wanted)
-            for rate in wanted.rates
-            for kind in ("plain", "prepared")
-            for system, key_of in systems
-            if system.name in wanted.systems
-        ]
-        print(report.write("latency", {"loading": wanted.loading, "latency_ms": results}))
+        if wanted.trace:
+            print(measure_legs(ground, dsn, wanted))
+        else:
+            print(measure_all(ground, dsn, wanted))
+
+
+def measure_all(ground: Ground, dsn: str, wanted: argparse.Namespace) -> Path:
+    """Measure each system with each load, and return the file of the results."""
+    systems: list[tuple[System, Callable[[bytes], int]]] = [
+        (Twofold(ground, backfill=bool(wanted.loading)), avro_key),
+        (Debezium(ground, "json", _LIVELY), json_key),
+    ]
+    results = [
+        measured(ground, dsn, system, key_of, kind, rate, wanted)
+        for rate in wanted.rates
+        for kind in _OUTCOMES
+        for system, key_of in systems
+        if system.name in wanted.systems
+    ]
+    return report.write("latency", {"loading": wanted.loading, "latency_ms": results})
+
+
+def measure_legs(ground: Ground, dsn: str, wanted: argparse.Namespace) -> Path:
+    """Trace Twofold with each load; write figures, stamps, and the picture with its source."""
+    import diagrams  # noqa: PLC0415  (of deploy/, which other benchmarks that import this module do without)
+
+    loads: list[trace.Traced] = []
+    stamps: dict[str, trace.Trace] = {}
+    for rate in wanted.rates:
+        for kind, outcome in _OUTCOMES.items():
+            system = TracedTwofold(ground, backfill=bool(wanted.loading))
+            seen = watch_load(ground, dsn, system, avro_key, kind, rate, wanted)
+            ways = [
+                trace.Way(each.xid, round(each.asked * 1e9), round(seen.at[each.key] * 1e9)) for each in seen.committed
+            ]
+            stamps[seen.run.slot] = trace.Trace.read(system.trace(seen.run))
+            loads.append(trace.summarize(f"{outcome} {rate:g}/s", stamps[seen.run.slot], ways))
+            print(trace.table(loads[-1]), f"cores used: {seen.cores}", sep="\n", end="\n\n", flush=True)
+    place = report.write("trace", {"loading": wanted.loading, "loads": [asdict(load) for load in loads]})
+    for name, each in stamps.items():
+        each.write(place.with_suffix(f".{name}.csv"))
+    source = place.with_suffix(".csv")
+    source.write_text(trace.picture(loads))
+    source.with_suffix(".svg").write_text(diagrams.draw(source))
+    return source.with_suffix(".svg")
 
 
 def _visible(ground: Ground, topic: str) -> int:
@@ -131,11 +174,27 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--loading", type=int, default=0, metavar="ROWS")
     parser.add_argument("--systems", default=("twofold", "debezium-json"), type=lambda text: tuple(text.split(",")))
     parser.add_argument("--uncompiled", action="store_true", help="compare a row path that is not compiled")
+    parser.add_argument("--trace", action="store_true", help="where the time goes in Twofold, leg by leg")
     parser.add_argument("--postgres", help="major version; this machine's own if not given")
     return parser.parse_args()
 
 
-def measured(
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A load that was written, and when its rows were visible."""
+
+    run: Run
+    committed: list[writers.Committed]
+    at: dict[int, float]
+    """By the row's key."""
+    repeated: int
+    loaded: int
+    """The rows of the other table that were visible then."""
+    cores: dict[str, float]
+    """How many cores each process used meanwhile."""
+
+
+def watch_load(
     ground: Ground,
     dsn: str,
     system: System,
@@ -143,7 +202,7 @@ def measured(
     kind: str,
     rate: float,
     wanted: argparse.Namespace,
-) -> dict[str, object]:
+) -> Seen:
     """One load by a connector of its own. One before it warms and is not told."""
     run = Run(f"{kind}_{rate:g}_{system.name.replace('-', '_')}", dsn, ("live",), "bench")
     ground.make_topics(run.topics)
@@ -156,19 +215,45 @@ def measured(
         watcher.start()
         opened.callback(watcher.stop)
         for _ in ("warms", "counts"):
+            begun, used = time.monotonic(), _cpu_seconds(ground, system, run)
             with psycopg.connect(dsn) as connection:
                 row = connection.execute("SELECT coalesce(max(id), 0) FROM live").fetchone()
             assert row is not None
             in_doubt_s = wanted.in_doubt if kind == "prepared" else 0.0
             done = writers.Load(dsn, row[0] + 1, wanted.count, rate, in_doubt_s=in_doubt_s).run()
             watcher.wait_for(done)
+            took_s = time.monotonic() - begun
+            cores = {
+                name: round((seconds - used[name]) / took_s, 2)
+                for name, seconds in _cpu_seconds(ground, system, run).items()
+            }
         loaded = _visible(ground, f"{run.slot}.public.orders") if wanted.loading else 0
     if wanted.loading and loaded >= wanted.loading:
         raise RuntimeError("the load was over before the live rows were: ask for more rows or a lower --count")
-    figures = percentiles([watcher.seen[c.key] - c.asked for c in done])
+    return Seen(run, done, watcher.seen, watcher.repeated, loaded, cores)
+
+
+def _cpu_seconds(ground: Ground, system: System, run: Run) -> dict[str, float]:
+    walsender = run.walsender()
+    assert walsender is not None, "the slot is served until the system is stopped"
+    pids = {"connector": system.pid(), "broker": ground.broker_pid, "walsender": walsender, "benchmark": os.getpid()}
+    return {name: cpu_seconds(pid) for name, pid in pids.items()}
+
+
+def measured(
+    ground: Ground,
+    dsn: str,
+    system: System,
+    key_of: Callable[[bytes], int],
+    kind: str,
+    rate: float,
+    wanted: argparse.Namespace,
+) -> dict[str, object]:
+    seen = watch_load(ground, dsn, system, key_of, kind, rate, wanted)
+    figures = percentiles([seen.at[each.key] - each.asked for each in seen.committed])
     result = {"kind": kind, "rate": rate, "count": wanted.count, "system": system.name, **figures}
     print("  ".join(f"{key} {value}" for key, value in result.items()), flush=True)
-    return {**result, "loaded_meanwhile": loaded, "repeated": watcher.repeated}
+    return {**result, "loaded_meanwhile": seen.loaded, "repeated": seen.repeated, "cores": seen.cores}
 
 
 if __name__ == "__main__":

@@ -176,7 +176,7 @@ class Twofold:
 
     def start(self, run: Run, upto: str) -> None:  # noqa: ARG002
         self._log = (self._ground.folder / f"{run.slot}.log").open("wb")
-        self._process = subprocess.Popen([*self._command(run), "run"], stdout=self._log, stderr=self._log)
+        self._process = subprocess.Popen([*self._run_command(run), "run"], stdout=self._log, stderr=self._log)
 
     def pid(self) -> int:
         assert self._process is not None, "it was started"
@@ -200,6 +200,19 @@ class Twofold:
 
     def _command(self, run: Run) -> list[str]:
         return [sys.executable, "-m", "twofold", "-c", str(self._file(run))]
+
+    def _run_command(self, run: Run) -> list[str]:
+        return self._command(run)
+
+
+class TracedTwofold(Twofold):
+    """The same with a clock at its edges; the trace is there when it has stopped."""
+
+    def trace(self, run: Run) -> Path:
+        return self._ground.folder / f"{run.slot}.trace.csv"
+
+    def _run_command(self, run: Run) -> list[str]:
+        return [sys.executable, "-m", "bench.traced", str(self.trace(run)), "-c", str(self._file(run))]
 
 
 class Debezium:

@@ -22,6 +22,7 @@ class Committed:
     key: int
     asked: float
     answered: float
+    xid: int
 
 
 class Load:
@@ -35,6 +36,8 @@ class Load:
         self._rate = rate
         self._in_doubt_s = in_doubt_s
         self.done: list[Committed] = []
+        self._xids: dict[int, int] = {}
+        """By key."""
         self._failures: list[Exception] = []
 
     def run(self) -> list[Committed]:
@@ -65,19 +68,24 @@ class Load:
 
     def _begin(self, connection: psycopg.Connection, key: int) -> None:
         if self._in_doubt_s:
-            connection.execute(f"BEGIN; {_insert(key)}; PREPARE TRANSACTION 'live-{key}'".encode())
+            self._insert(connection, key, f"; PREPARE TRANSACTION 'live-{key}'")
 
     def _end(self, connection: psycopg.Connection, key: int) -> None:
         if not self._in_doubt_s:
-            connection.execute(f"BEGIN; {_insert(key)}".encode())
+            self._insert(connection, key)
         outcome = f"COMMIT PREPARED 'live-{key}'" if self._in_doubt_s else "COMMIT"
         asked = time.monotonic()
         connection.execute(outcome.encode())
-        self.done.append(Committed(key, asked, time.monotonic()))
+        self.done.append(Committed(key, asked, time.monotonic(), self._xids.pop(key)))
 
-
-def _insert(key: int) -> str:
-    return f"INSERT INTO live VALUES ({key}, 'a row of a live transaction', now())"
+    def _insert(self, connection: psycopg.Connection, key: int, behind: str = "") -> None:
+        """Begin a transaction, and insert its row."""
+        row = f"INSERT INTO live VALUES ({key}, 'a row of a live transaction', now()) RETURNING xmin::text::bigint"
+        cursor = connection.execute(f"BEGIN; {row}{behind}".encode())
+        cursor.nextset()
+        found = cursor.fetchone()
+        assert found is not None, "an INSERT returns its row"
+        self._xids[key] = found[0]
 
 
 def sleep_until(moment: float) -> None:

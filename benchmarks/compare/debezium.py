@@ -93,7 +93,7 @@ class DebeziumJdbc:
     documentation = (
         *DOCUMENTATION,
         (
-            "insert.mode, primary.key.mode, delete.enabled, connection.restart.on.errors",
+            "insert.mode, primary.key.mode, delete.enabled",
             "https://debezium.io/documentation/reference/stable/connectors/jdbc.html",
         ),
         (
@@ -140,7 +140,6 @@ def _sink_settings(ground: Ground) -> dict[str, str]:
         "connection.url": build_jdbc_url(ground.copies),
         "connection.username": "postgres",
         "connection.password": "none",
-        "connection.restart.on.errors": "true",
         "insert.mode": "upsert",
         "delete.enabled": "true",
         "primary.key.mode": "record_key",

@@ -5,7 +5,6 @@ broker and the databases are restarted in order as well.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import random
 import signal
@@ -45,12 +44,15 @@ class Fault:
 
 
 def plan(seed: int, parts: Mapping[str, Part]) -> Iterator[Fault]:
-    """Without end: all faults in any order, then all in another."""
+    """Without end: every part is killed, then come the other faults, then all again, each time in
+    another order.
+    """
     rng = random.Random(seed)
-    every = [(part, how) for part, how in itertools.product(sorted(parts), ("kill", "freeze"))]
-    every += [(part, "restart") for part in RESTARTED if part in parts]
+    kills = [(part, "kill") for part in sorted(parts)]
+    others = [(part, "freeze") for part in sorted(parts)]
+    others += [(part, "restart") for part in RESTARTED if part in parts]
     while True:
-        for part, how in rng.sample(every, len(every)):
+        for part, how in (*rng.sample(kills, len(kills)), *rng.sample(others, len(others))):
             away_s = rng.uniform(*(FROZEN_S if how == "freeze" else AWAY_S))
             yield Fault(part, how, rng.uniform(*GAP_S), away_s)
 

@@ -203,8 +203,8 @@ class FlinkIceberg(FlinkJdbc):
     documentation = (
         *DOCUMENTATION,
         (
-            "format-version = 2, write.upsert.enabled = true, a PRIMARY KEY",
-            "https://iceberg.apache.org/docs/1.11.0/flink-writes/#upsert",
+            "format-version = 2, a PRIMARY KEY; no write.upsert.enabled: each change has the row before it",
+            "https://nightlies.apache.org/flink/flink-cdc-docs-release-3.5/docs/connectors/flink-sources/tutorials/build-real-time-data-lake-tutorial/",
         ),
     )
     locks = "flink", "flink_iceberg"
@@ -231,11 +231,11 @@ class FlinkIceberg(FlinkJdbc):
             "warehouse": str(ground.folder / "lake"),
             **choice.properties,
         }
-        upserted = {"format-version": "2", "write.upsert.enabled": "true"}
+        version = {"format-version": "2"}
         return [
             f"CREATE CATALOG {lake.CATALOG} WITH ({_options(catalog)})",
             *(f"CREATE DATABASE {lake.CATALOG}.{database}" for database in DATABASES),
-            *(declare(self._copy_name(database, table), table, upserted) for database in DATABASES for table in TABLES),
+            *(declare(self._copy_name(database, table), table, version) for database in DATABASES for table in TABLES),
         ]
 
     def _copy_name(self, database: str, table: str) -> str:

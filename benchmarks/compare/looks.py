@@ -152,6 +152,8 @@ class Watch(threading.Thread):
     def __init__(self, copy: Copy) -> None:
         super().__init__(daemon=True)
         self.sightings = Sightings()
+        self.look_s: list[float] = []
+        """How long each look took."""
         self.failure: BaseException | None = None
         self._copy = copy
         self._over = threading.Event()
@@ -169,7 +171,8 @@ class Watch(threading.Thread):
                 self.failure = error
                 return
             self.sightings.add(look)
-            pause_s = max(EVERY_S, (time.monotonic() - began) * (1 / SHARE - 1))
+            self.look_s.append(time.monotonic() - began)
+            pause_s = max(EVERY_S, self.look_s[-1] * (1 / SHARE - 1))
 
     def close(self) -> None:
         self._over.set()

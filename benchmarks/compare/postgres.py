@@ -24,7 +24,7 @@ class Subscription:
         ("two_phase = true, streaming = parallel", "https://www.postgresql.org/docs/18/sql-createsubscription.html"),
         (
             "max_prepared_transactions of the subscriber",
-            "https://www.postgresql.org/docs/18/logical-replication-config.html",
+            "https://www.postgresql.org/docs/18/runtime-config-resource.html#GUC-MAX-PREPARED-TRANSACTIONS",
         ),
     )
 

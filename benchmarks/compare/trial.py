@@ -21,7 +21,9 @@ from compare.verdict import Healed
 from twofold.stack import temporary_folder
 
 _START_S: Final = 300.0
-_LOAD_S: Final = 600.0
+_LOAD_S: Final = 300.0
+_STILL_S: Final = 60.0
+"""A copy that has not changed for so long will not change any more."""
 _ROWS_OF_ONE: Final = 1_000
 """Of a transaction of the load."""
 
@@ -30,6 +32,8 @@ _ROWS_OF_ONE: Final = 1_000
 class Lengths:
     """How long a trial's parts are."""
 
+    warm_s: float
+    """Under load, before anything counts: programs of Java are slow when they have just started."""
     calm_s: float
     faults_s: float
     rest_s: float
@@ -38,8 +42,8 @@ class Lengths:
     """Of the load."""
 
 
-SHORT: Final = Lengths(calm_s=20, faults_s=60, rest_s=240, rows=20_000)
-FULL: Final = Lengths(calm_s=60, faults_s=240, rest_s=600, rows=200_000)
+SHORT: Final = Lengths(warm_s=10, calm_s=10, faults_s=50, rest_s=240, rows=20_000)
+FULL: Final = Lengths(warm_s=60, calm_s=30, faults_s=120, rest_s=300, rows=200_000)
 
 
 class Trial:
@@ -66,14 +70,14 @@ class Trial:
             for thread in (memory, watch):
                 ending.callback(thread.close)
                 thread.start()
-            calm_until = self._under_load()
+            calm = self._under_load()
             rested_s = self._rest(copy)
             rate = self._load(watch)
             self._rest(copy)
             watch.close()
             rows_of_both = self._read_source(), self._read(copy)
         found = verdict.judge(self._journal, watch.sightings, *rows_of_both)
-        fresh = verdict.freshness(self._journal, watch.sightings, calm_until)
+        fresh = verdict.freshness(self._journal, watch.sightings, *calm)
         recovered = verdict.recoveries(self._journal, watch.sightings, self._healed)
         each = sorted(seconds for times in recovered.values() for seconds in times)
         shutil.rmtree(self._ground.folder, ignore_errors=True)
@@ -89,18 +93,21 @@ class Trial:
             "rested_s": rested_s,
             "cpu_s": round(usage.cpu_seconds() - used_before, 1),
             "memory_mb": round(memory.peak_mb),
+            "look_p50_s": verdict.percentile(sorted(watch.look_s), 0.5),
             "faults": len(self._healed),
             "recoveries": recovered,
             "documentation": dict(self._system.documentation),
         }
 
-    def _under_load(self) -> float:
-        """Return when the calm ended."""
+    def _under_load(self) -> tuple[float, float]:
+        """Return when the calm began, and when it ended."""
         over = threading.Event()
         clients = [Client(self._ground.dsns, self._journal, f"{self._seed} {n}", over) for n in range(CLIENTS)]
         for client in clients:
             client.start()
         try:
+            self._pause(self._lengths.warm_s)
+            calm_from = time.monotonic()
             self._pause(self._lengths.calm_s)
             calm_until = time.monotonic()
             self._befall(calm_until + self._lengths.faults_s)
@@ -112,7 +119,7 @@ class Trial:
             if client.failure is not None:
                 raise client.failure
         bank.roll_back_the_rest(self._ground.dsns)
-        return calm_until
+        return calm_from, calm_until
 
     def _befall(self, until: float) -> None:
         parts = self._parts()
@@ -146,17 +153,28 @@ class Trial:
         return round(len(numbers) * _ROWS_OF_ONE / (max(whole[number] for number in numbers) - begun))
 
     def _rest(self, copy: Copy) -> float | None:
-        """Wait until the copy equals the source; None if it does not in time."""
-        begun = time.monotonic()
-        if self._until("the copy equals the source", lambda: self._equal(copy), self._lengths.rest_s, fails=False):
-            return round(time.monotonic() - begun, 1)
+        """Wait until the copy equals the source; None if it does not in time, or does not change
+        any more.
+        """
+        source, last, begun, changed = self._read_source(), Rows(), time.monotonic(), time.monotonic()
+        while (now := time.monotonic()) < min(begun + self._lengths.rest_s, changed + _STILL_S):
+            rows = self._read_if_there(copy)
+            if rows == source:
+                return round(now - begun, 1)
+            if rows is None or rows != last:
+                last, changed = rows or last, now
+            self._pause(1.0)
+        self._say("the copy does not equal the source")
         return None
 
     def _equal(self, copy: Copy) -> bool:
+        return self._read_if_there(copy) == self._read_source()
+
+    def _read_if_there(self, copy: Copy) -> Rows | None:
         try:
-            return self._read(copy) == self._read_source()
+            return self._read(copy)
         except copy.away:
-            return False
+            return None
 
     @staticmethod
     def _read(copy: Copy) -> Rows:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from compare.bank import COLUMNS, Journal
 from compare.looks import EXAMPLES, Rows, Sightings
 
+_ID: Final = COLUMNS["entry"].index("id")
 _TRANSFER: Final = COLUMNS["entry"].index("transfer")
 COUNTS: Final = {
     "lost": "rows lost, or old at the end",
@@ -60,6 +61,17 @@ def committed_transfers(source: Rows) -> set[int]:
     return {row[_TRANSFER] for (_, table), rows in source.items() if table == "entry" for row in rows}
 
 
+def rekeyed_transfers(source: Rows) -> set[str]:
+    """As they are named among the doubled: a change of keys makes them negative."""
+    return {
+        f"{database}: transfer {row[_TRANSFER]}"
+        for (database, table), rows in source.items()
+        if table == "entry"
+        for row in rows
+        if row[_ID] < 0
+    }
+
+
 def judge(journal: Journal, sightings: Sightings, source: Rows, copy: Rows) -> dict[str, Any]:
     """The six counts, and examples of each."""
     ends, committed = compare_ends(source, copy), committed_transfers(source)
@@ -69,6 +81,7 @@ def judge(journal: Journal, sightings: Sightings, source: Rows, copy: Rows) -> d
         if transfer not in committed or seen < journal.begun.get(transfer, 0.0)
     }
     uncommitted = early | ends.rolled_back
+    doubled = sightings.doubled | ends.doubled
     examples = {
         **sightings.examples,
         "lost": ends.lost[:EXAMPLES],
@@ -76,7 +89,8 @@ def judge(journal: Journal, sightings: Sightings, source: Rows, copy: Rows) -> d
     }
     return {
         "lost": len(ends.lost),
-        "doubled": len(sightings.doubled | ends.doubled),
+        "doubled": len(doubled),
+        "doubled_rekeyed": len(doubled & rekeyed_transfers(source)),
         "rolled_back": len(uncommitted),
         "torn": len(sightings.torn),
         "split": len(sightings.split),
@@ -89,14 +103,14 @@ def judge(journal: Journal, sightings: Sightings, source: Rows, copy: Rows) -> d
     }
 
 
-def freshness(journal: Journal, sightings: Sightings, until: float) -> list[float]:
+def freshness(journal: Journal, sightings: Sightings, since: float, until: float) -> list[float]:
     """Seconds from the answer to COMMIT until the transfer is whole in the copy, in order; of what
-    was committed before this time.
+    was committed between these times.
     """
     return sorted(
         max(0.0, sightings.first_whole[transfer] - done)
         for transfer, done in journal.done.items()
-        if done < until and transfer in sightings.first_whole
+        if since <= done < until and transfer in sightings.first_whole
     )
 
 

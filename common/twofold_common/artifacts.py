@@ -43,9 +43,7 @@ _SOCKET_TIMEOUT_S: Final = 60
 
 
 class ArtifactError(Exception):
-    """A locked artifact cannot be fetched; the message names the cause and the remedy in one
-    line.
-    """
+    """A locked artifact cannot be fetched; the message names cause and remedy in one line."""
 
 
 class ArtifactUnreachableError(ArtifactError):
@@ -101,9 +99,7 @@ def cache_folder() -> Path:
 def fetch(
     artifacts: Sequence[Artifact], *, cache: Path | None = None, maven_url: str | None = None, out: TextIO | None = None
 ) -> tuple[Path, ...]:
-    """Return the artifacts' files, in the list's order; download missing ones, with progress on
-    `out` (stderr).
-    """
+    """Return the artifacts' files in order; download missing ones, with progress on `out`."""
     folder = (cache or cache_folder()) / "artifacts"
     places = tuple(folder / artifact.sha256[:16] / artifact.filename for artifact in artifacts)
     missing = [(artifact, place) for artifact, place in zip(artifacts, places, strict=True) if not place.exists()]
@@ -114,9 +110,7 @@ def fetch(
 
 
 class _Download:
-    """One download of the missing files: a few threads download, and the caller's thread shows
-    progress.
-    """
+    """One download: a few threads download, and the caller's thread shows progress."""
 
     def __init__(self, address: str, folder: Path, out: TextIO) -> None:
         if not address.startswith(("https://", "http://", "file:///")):

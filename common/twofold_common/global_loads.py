@@ -25,9 +25,7 @@ def ends_a_load(kind: str, topics: Iterable[str], backfilling: Collection[str]) 
 
 
 class Decisions:
-    """Follows one member's frontiers until each of its branches is decided that belongs to given
-    commit records.
-    """
+    """Follows a member's frontiers until each branch of given commit records is decided."""
 
     def __init__(self, prefix: str, shown: Mapping[str, int]) -> None:
         """`shown`: the commit records, by prefix; the member's own may be one of them."""

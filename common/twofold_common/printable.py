@@ -14,7 +14,7 @@ import logging
 import sys
 import threading
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -98,17 +98,17 @@ def sql_literal(text: str) -> str:
     """Return a literal of SQL that is printable, and exactly the text."""
     if text.isprintable() and "\\" not in text:
         return "'" + text.replace("'", "''") + "'"
-    return "E'" + "".join(map(_sql_character, text)) + "'"
+    return "E'" + _spelled(text, {"'": "''", "\\": "\\\\"}) + "'"
 
 
 def toml_string(text: str) -> str:
     """Return a string of TOML that is printable, and exactly the text."""
-    return '"' + "".join(map(_toml_character, text)) + '"'
+    return '"' + _spelled(text, {'"': '\\"', "\\": "\\\\"}) + '"'
 
 
 def shell_argument(text: str) -> str:
     """Return an argument of bash that is printable, and exactly the text."""
-    return "$'" + "".join(map(_shell_character, text)) + "'"
+    return "$'" + _spelled(text, {"'": "\\'", "\\": "\\\\"}, _by_bytes) + "'"
 
 
 def _escape(character: str) -> str:
@@ -123,19 +123,10 @@ def _by_number(character: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def _sql_character(character: str) -> str:
-    if character in "'\\":
-        return character * 2
-    return character if character.isprintable() else _by_number(character)
+def _by_bytes(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in character.encode())
 
 
-def _toml_character(character: str) -> str:
-    if character in '"\\':
-        return "\\" + character
-    return character if character.isprintable() else _by_number(character)
-
-
-def _shell_character(character: str) -> str:
-    if character in "'\\":
-        return "\\" + character
-    return character if character.isprintable() else "".join(f"\\x{byte:02x}" for byte in character.encode())
+def _spelled(text: str, marks: Mapping[str, str], invisible: Callable[[str], str] = _by_number) -> str:
+    """Return the text with these marks, and its invisible characters, in another spelling."""
+    return "".join(marks.get(each) or (each if each.isprintable() else invisible(each)) for each in text)

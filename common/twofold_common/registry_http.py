@@ -30,6 +30,8 @@ from twofold_common.secret_sources import SecretSource
 ABSENT: Final = frozenset({40401, 40402, 40403, 40404, 40406})
 """The registry's own error codes for a subject, a version or a schema that it does not have, or has
 deleted."""
+_NOT_PERMITTED: Final = 42205
+"""The registry's own error code for a change that its mode forbids, or the subject's mode."""
 _JSON: Final = "application/vnd.schemaregistry.v1+json"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 
@@ -52,6 +54,11 @@ class RegistryRefusal(Exception):
     def is_absent(self) -> bool:
         """Whether the registry does not have the requested schema or subject."""
         return self.status == 404 and self.code in ABSENT
+
+    @property
+    def is_forbidden_by_mode(self) -> bool:
+        """Whether the registry's mode, or the subject's, forbids the change."""
+        return self.status == 422 and self.code == _NOT_PERMITTED
 
 
 def authorization(*, basic: tuple[str, str] | None = None, bearer: str | None = None) -> dict[str, str]:

@@ -6,9 +6,9 @@ from twofold_common.secret_sources import SecretSource
 
 
 class Conninfo(str):
-    """libpq's connection string, with what its text cannot hold.
+    """libpq's connection string, with where its password comes from.
 
-    It is text wherever an address is read from it; only who connects asks for the password.
+    Whoever needs the address reads the value as text. Only a new connection asks for the password.
     """
 
     __slots__ = ("password", "primary")

@@ -76,7 +76,7 @@ class Spool:
         self.disk_bytes = 0
         self._segment_bytes = max(_SEGMENT_BYTES_MIN, disk_max // _SEGMENTS)
         self._segment: Segment | None = None
-        """The one that is written."""
+        """The segment that is being written."""
         self._lock = threading.Lock()
         self._living: set[SpooledRows] = set()
         try:
@@ -221,9 +221,7 @@ class SpooledRows:
         self._spill(chunk)
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield all chunks in order; may be called more than once (opened, then parked, then
-        published).
-        """
+        """Yield all chunks in order; may be called again (opened, then parked, then published)."""
         yield from self._chunks
         for stretch in self._stretches:
             at, end = stretch.at, stretch.at + stretch.size

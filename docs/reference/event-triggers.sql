@@ -125,6 +125,9 @@ WITH RECURSIVE wanted AS (
 ), enums AS (
     SELECT parts.root, jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)) AS labels
       FROM parts JOIN pg_catalog.pg_enum e ON e.enumtypid = parts.type GROUP BY parts.root
+), excepted AS (
+    SELECT above.leaf, r.prpubid AS publication FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.oid
+     WHERE (to_jsonb(r) ->> 'prexcept')::boolean
 ), members AS (
     SELECT leaf, publication, jsonb_agg(DISTINCT oid::bigint) AS oids, bool_or(by_parent) AS by_parent FROM (
         SELECT above.leaf, r.prpubid AS publication, r.oid, above.height > 0 AS by_parent
@@ -136,6 +139,7 @@ WITH RECURSIVE wanted AS (
         UNION ALL
         SELECT above.leaf, p.oid, p.oid, above.height > 0
           FROM above CROSS JOIN pg_catalog.pg_publication p WHERE p.puballtables) member
+     WHERE (leaf, publication) NOT IN (SELECT leaf, publication FROM excepted)
      GROUP BY leaf, publication
 ), published AS (
     SELECT members.leaf, jsonb_agg(jsonb_build_object(

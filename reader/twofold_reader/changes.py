@@ -20,7 +20,7 @@ from twofold_avro.names import postgres_name
 from twofold_avro.schemas import envelope_schema
 from twofold_avro.shapes import TableShape
 from twofold_common.errors import Refused, TwofoldError
-from twofold_common.source_order import source_place
+from twofold_common.positions import source_place
 from twofold_common.table_names import table_name
 from twofold_reader.values import Conversion, find_conversions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from twofold_avro.errors import MalformedRecord, NotFramed
 from twofold_avro.names import TopicNames
@@ -13,7 +13,7 @@ from twofold_avro.records import Frontier as FrontierRecord
 from twofold_avro.records import RecordDecoder
 from twofold_common.errors import Refused, SetupError
 from twofold_common.global_cut import Frontier
-from twofold_reader.topics import consumer_settings, sorted_errors
+from twofold_reader.topics import END, GONE, consumer_settings, sorted_errors
 
 
 class FrontierTopics:
@@ -24,7 +24,7 @@ class FrontierTopics:
         self._records = RecordDecoder(schema_of)
         self._ended: set[str] = set()
         self.last: dict[str, Frontier] = {}
-        """By prefix, as far as one has been read."""
+        """The last frontier that was read of each member, by prefix."""
         with sorted_errors("connecting"):
             self._consumer = Consumer(consumer_settings(kafka))
 
@@ -53,9 +53,9 @@ class FrontierTopics:
                 if data is not None:
                     self.last[self._prefixes[topic]] = self._decode(data, topic)
                     came = True
-            elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  (librdkafka's own codes begin so)
+            elif error.code() == END:
                 self._ended.add(topic)
-            elif error.code() in {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}:  # noqa: SLF001
+            elif error.code() in GONE:
                 raise SetupError(
                     f"{self._prefixes[topic]} writes no frontiers; remedy: name it in [group].members of each member's connector, and restart them"
                 )

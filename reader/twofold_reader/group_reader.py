@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from twofold_common.errors import Refused, UsageError
 from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member, greatest_cut
@@ -22,20 +21,22 @@ from twofold_common.global_loads import Loads, ends_a_load
 from twofold_common.global_order import Place, Stop, Unit, order_units
 from twofold_common.global_waits import find_waits
 from twofold_common.group_admission import Admission
-from twofold_reader.bookmark import WHOLE, Bookmark
 from twofold_reader.changes import Change
-from twofold_reader.commit_reader import CommitReader, FoundCommit
 from twofold_reader.frontiers import FrontierTopics
-from twofold_reader.moved_rows import delete_first
+from twofold_reader.reader import CommitReader, FoundCommit
 from twofold_reader.schemas import schemas_at
-from twofold_reader.topics import WAIT_S
-from twofold_reader.whole_transactions import Transaction
+from twofold_reader.topics import WAIT_S, Closing
+from twofold_reader.whole_transactions import WHOLE, Bookmark, Transaction
 
 _log = logging.getLogger("twofold_reader")
 _TOLD_S: Final = 30.0
 _BEGINNING: Final = "beginning"
 _NEWEST: Final = "newest"
 _END: Final[Place] = (WHOLE, 0)
+Branch = tuple[str, Transaction]
+"""A transaction, behind its prefix."""
+BranchChange = tuple[str, Transaction, Change]
+"""A change, behind its prefix and its transaction."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,8 +44,8 @@ class GlobalTransaction:
     """What becomes visible together."""
 
     global_ids: tuple[str, ...]
-    """Mostly one. Several if sources committed them in opposite orders. None if this is one
-    source's own transaction, or part of a load."""
+    """The global transactions: mostly one, several if sources committed them in opposite orders.
+    Empty for one source's own transaction, and for part of a load."""
     branches: Iterator[tuple[str, Transaction]]
     """Transactions with their prefixes, those of each source in its order. Beside several global
     transactions, what lies between them in a source is among them. They can be read once, and until
@@ -57,7 +58,7 @@ class GlobalTransaction:
     """The place behind all of it, to start at: store it together with the result."""
 
 
-class GroupReader:
+class GroupReader(Closing):
     """A reader of several prefixes, whose connectors have the same `[group]`; used by one thread.
 
     It joins no consumer group and stores nothing: the bookmark of what was read is its user's.
@@ -72,7 +73,7 @@ class GroupReader:
         tables: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Read these tables, as `schema.table` by prefix; None: all. Otherwise as `Reader`."""
-        schema_of = schemas_at(registry) if isinstance(registry, str) else registry
+        schema_of = schemas_at(registry)
         self._frontiers = FrontierTopics(prefixes, kafka, schema_of)
         self._members = {
             each: _Member(each, CommitReader(each, kafka, schema_of, None if tables is None else tables.get(each, ())))
@@ -82,16 +83,7 @@ class GroupReader:
         self._marks: dict[str, str] = {}
         self._told_at = 0.0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
-        """End the connections to Kafka."""
         self._frontiers.close()
         for each in self._members.values():
             each.commits.close()
@@ -189,7 +181,9 @@ class GroupReader:
             for prefix, (first, _) in unit.parts.items():
                 yield from self._read_alone(prefix, ahead[prefix], first)
             for prefix, (_, last) in unit.parts.items():
-                self._marks[prefix] = str(_mark_behind(found[prefix][last[0]], last))
+                sequence, at = last
+                mark = found[prefix][sequence].mark
+                self._marks[prefix] = str(replace(mark, done=at) if at else mark)  # at 0 a load ends
             yield from self._read_together(unit, ahead)
         for prefix, each in ahead.items():
             yield from self._read_alone(prefix, each, _END)
@@ -208,7 +202,7 @@ class GroupReader:
         ends = {prefix: (sequence, at + 1) for prefix, (_, (sequence, at)) in unit.parts.items()}
         with_rows = [prefix for prefix, end in ends.items() if ahead[prefix].is_before(end)]
 
-        def read_branches() -> Iterator[tuple[str, Transaction]]:
+        def read_branches() -> Iterator[Branch]:
             for prefix in with_rows:
                 while ahead[prefix].is_before(ends[prefix]):
                     yield prefix, ahead[prefix].take_next()
@@ -236,7 +230,7 @@ class GroupReader:
 
 
 class _Member:
-    """One prefix, and what of it has come."""
+    """One prefix, with the commit records that have been read of it."""
 
     def __init__(self, prefix: str, commits: CommitReader) -> None:
         self._prefix = prefix
@@ -278,8 +272,13 @@ class _Member:
     def as_member(self, frontier: Frontier | None) -> Member:
         pending = self.commits.pending
         branches = (CommittedBranch(each.commit.sequence, name) for each in pending for _, name in _branches_of(each))
-        loads = (each.commit.sequence for each in pending if _ends_a_load(each))
-        return Member(self._cut, self.known, tuple(branches), frontier, tuple(loads))
+        commits = (each.commit for each in pending)
+        loads = tuple(
+            each.sequence
+            for each in commits
+            if ends_a_load(each.kind, (r.topic for r in each.ranges), each.backfilling)
+        )
+        return Member(self._cut, self.known, tuple(branches), frontier, loads)
 
     def mark_at(self, sequence: int) -> str:
         """Return the place behind a pending commit record; the beginning if there is none yet."""
@@ -301,7 +300,7 @@ class _Member:
         return found
 
     def transactions(self, end: int) -> Iterator[Transaction]:
-        """Yield those up to this commit record."""
+        """Yield the transactions up to this commit record."""
         while self.commits.pending and self.commits.pending[0].commit.sequence <= end:
             sequence = self.commits.pending[0].commit.sequence
             yield from self.commits.take_transactions()
@@ -309,20 +308,19 @@ class _Member:
 
 
 class _Ahead:
-    """Transactions, of which the next one is looked at before it is taken."""
+    """An iterator of transactions whose next transaction can be looked at before it is taken."""
 
     def __init__(self, transactions: Iterator[Transaction]) -> None:
         self._transactions = transactions
         self._next: Transaction | None = None
 
     def is_before(self, end: Place) -> bool:
-        """Whether there is a next one, and its place is before this one."""
+        """Whether there is a next transaction, and it lies before this place."""
         if self._next is None:
             self._next = next(self._transactions, None)
         return self._next is not None and _place_of(self._next) < end
 
     def take_next(self) -> Transaction:
-        """Return the one that `is_before` has looked at."""
         taken, self._next = self._next, None
         assert taken is not None
         return taken
@@ -337,12 +335,28 @@ def _branches_of(found: FoundCommit) -> list[tuple[int, str]]:
     return sorted((each.commit_lsn, each.global_id) for each in found.commit.prepared if each.global_id is not None)
 
 
-def _ends_a_load(found: FoundCommit) -> bool:
-    commit = found.commit
-    return ends_a_load(commit.kind, (each.topic for each in commit.ranges), commit.backfilling)
+def delete_first(branches: Iterable[Branch], last: str) -> Iterator[BranchChange]:
+    """Yield the changes of all branches, inserted rows behind the deletes of other prefixes.
 
-
-def _mark_behind(found: FoundCommit, place: Place) -> Bookmark:
-    """Return the place behind a branch or the end of a load."""
-    commit, (_, at) = found.commit, place
-    return Bookmark(commit.stream_id, commit.sequence, found.offset, at) if at else found.mark
+    A row that moves is so deleted in one shard before it is inserted in another one. No order of
+    the branches does that: each of two branches may delete rows that the other one inserts. The
+    changes of one row in one prefix keep their order, so a key that is in one shard at most ends as
+    that shard has it. Inserted rows wait in memory, except those of `last`, whose branches come
+    last.
+    """
+    waiting: dict[tuple[str, str, bytes], list[BranchChange]] = {}
+    for prefix, transaction in branches:
+        for change in transaction.changes:
+            key = None if prefix == last else change.key_bytes
+            if key is not None:
+                row = prefix, change.table, key
+                if change.op in {"c", "r"} or (change.op == "u" and row in waiting):
+                    waiting.setdefault(row, []).append((prefix, transaction, change))
+                    continue
+                yield from waiting.pop(row, ())
+            elif change.op == "t":
+                for row in [each for each in waiting if each[:2] == (prefix, change.table)]:
+                    yield from waiting.pop(row)
+            yield prefix, transaction, change
+    for changes in waiting.values():
+        yield from changes

@@ -48,9 +48,9 @@ class PartitionRows(Generic[_R]):
         """The offset that is read next: all visible records before it were added."""
         self.is_paused = False
         self.size = 0
-        """About so many bytes wait here."""
+        """The approximate number of bytes that wait here."""
         self.early_size = 0
-        """Of these, what lies before the ranges that were taken."""
+        """The part of `size` that lies before the ranges that were taken."""
         self._claimed = first
         self._queue: deque[_Batch[_R]] = deque()
         self._early: dict[int, tuple[_R, int]] = {}
@@ -113,9 +113,10 @@ class PartitionRows(Generic[_R]):
             read_more()
 
     def _take_batch(self, wanted: Range) -> tuple[Sequence[_R], bool]:
-        """Take what the first batch has of the range; also return whether it goes on behind it.
+        """Take the records of the range from the first batch; also return whether the batch goes on
+        behind the range.
 
-        What lies before the range is kept: a later commit record declares it.
+        Records before the range are kept: a later commit record declares them.
         """
         records, start, mean = self._queue.popleft()
         begin = bisect_left(records, wanted.first, start, key=_offset)
@@ -150,7 +151,6 @@ def _offset(record: Sized) -> int:
 
 
 def other_rows(wanted: Range, found: int) -> Refused:
-    """Return the refusal for a range that does not have the records that it must have."""
     return Refused(
         f"{wanted.topic} [{wanted.partition}] has {found} records from offset {wanted.first} to {wanted.last}, and their commit record says {wanted.count}",
         at_stake="whole transactions: changes are missing, or some are there that nobody committed",
@@ -159,7 +159,6 @@ def other_rows(wanted: Range, found: int) -> Refused:
 
 
 def removed_rows(wanted: Range | str, prefix: str) -> Refused:
-    """Return the refusal for records that retention has deleted."""
     what = wanted if isinstance(wanted, str) else f"{wanted.topic} [{wanted.partition}] from offset {wanted.first} on"
     return Refused(
         f"Kafka no longer has {what}: retention has deleted it before this reader read it",

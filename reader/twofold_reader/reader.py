@@ -1,21 +1,229 @@
-"""Reads a prefix's topics as whole source transactions, in commit order."""
+"""Reads a prefix's topics as whole source transactions, in commit order: the commit records ahead,
+then the transactions of each.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from twofold_common.errors import SetupError
-from twofold_reader.commit_reader import CommitReader
+from twofold_avro.errors import MalformedRecord, NotFramed
+from twofold_avro.names import TopicNames, topic_of
+from twofold_avro.records import Commit, Range, RecordDecoder
+from twofold_common.errors import Refused, SetupError, UsageError
+from twofold_common.positions import format_lsn, parse_lsn
+from twofold_common.table_names import split_table_name
+from twofold_reader.changes import ChangeDecoder, KafkaRecord
+from twofold_reader.partition_rows import removed_rows
 from twofold_reader.schemas import schemas_at
-from twofold_reader.whole_transactions import Transaction
+from twofold_reader.topics import WAIT_S, Closing, Place, PrefixTopics
+from twofold_reader.whole_transactions import WHOLE, Bookmark, CommitSequence, Transaction, assemble
+
+_log = logging.getLogger("twofold_reader")
+_TAIL: Final = 64
+"""The last commit record is looked for from this far before the end."""
+
+
+class FoundCommit(NamedTuple):
+    """A commit record whose transactions have not been taken."""
+
+    offset: int
+    commit: Commit
+    ranges: list[Range]
+    """Of the chosen tables."""
+    done: int
+    """Its transactions up to this position were taken before."""
+
+    @property
+    def mark(self) -> Bookmark:
+        """The place behind the whole commit record."""
+        return Bookmark(self.commit.stream_id, self.commit.sequence, self.offset, WHOLE)
+
+
+class CommitReader:
+    """The commit records of one prefix, used by one thread."""
+
+    def __init__(
+        self, prefix: str, kafka: Mapping[str, Any], schema_of: Callable[[int], str], tables: Sequence[str] | None
+    ) -> None:
+        """Read these tables; None: all of the prefix."""
+        names = TopicNames(prefix)
+        self._topics = None if tables is None else frozenset(_topic(prefix, each) for each in tables)
+        self._events = names.events
+        self._not_tables = {names.messages, names.commits, names.progress, names.prepared, names.frontiers}
+        self._changes = ChangeDecoder(schema_of)
+        self._records = RecordDecoder(schema_of)
+        self._kafka = PrefixTopics(prefix, kafka)
+        self._prefix = prefix
+        self._sequence = CommitSequence(prefix)
+        self._mark: Bookmark | None = None
+        """The bookmark that the first commit record must fit, until that record has come."""
+        self._done = 0
+        self.pending: deque[FoundCommit] = deque()
+
+    def close(self) -> None:
+        self._kafka.close()
+
+    def begin(self, start: str) -> None:
+        """Begin at 'beginning', 'newest', a position or a bookmark."""
+        offset, self._mark, self._done = self._find_start(start)
+        self._sequence = CommitSequence(self._prefix)
+        self.pending.clear()
+        self._kafka.begin(offset)
+
+    @property
+    def is_at_end(self) -> bool:
+        """No further commit record is visible."""
+        return self._kafka.is_at_end
+
+    def read_more(self, wait_s: float = WAIT_S) -> bool:
+        """Add the commit records that have come to `pending`. Return False if none has; wait a
+        little before that.
+        """
+        found = []
+        messages = self._kafka.read_commits(wait_s)
+        for message in messages:
+            commit = self._decode(message)
+            self._sequence.check(commit)
+            done, self._done = self._done, 0
+            if self._mark is not None:
+                self._mark.check(commit, self._prefix)
+                self._mark = None
+            if done != WHOLE:
+                found.append(FoundCommit(message.offset() or 0, commit, self._wanted(commit), done))
+        self._kafka.open(each for one in found for each in one.ranges)
+        self.pending += found
+        return bool(messages)
+
+    def take_transactions(self, *, as_avro: bool = False) -> Iterator[Transaction]:
+        """Return the transactions of the first commit record of `pending`, which is removed."""
+        offset, commit, ranges, done = self.pending.popleft()
+        outcomes = {each.id: each.commit_lsn for each in commit.prepared}
+        topics: set[str] = set()
+        rows = []
+        for index, each in enumerate(ranges):
+            is_first = each.topic not in topics
+            topics.add(each.topic)
+            records = self._kafka.read_range(each)
+            rows.append(self._changes.read_rows(records, index, outcomes, with_truncates=is_first, as_avro=as_avro))
+        return assemble(commit, offset, rows, topics, done)
+
+    def _decode(self, message: KafkaRecord) -> Commit:
+        try:
+            return self._records.decode(Commit, message.value() or b"")
+        except (MalformedRecord, NotFramed) as error:
+            raise Refused(
+                f"the commit record in {message.topic()} at offset {message.offset()} cannot be read: {error}",
+                at_stake="all changes that it declares",
+                repair="find who else writes to this topic; then start at 'newest' with nothing stored, and reload each table: twofold backfill start SCHEMA.TABLE",
+            ) from error
+
+    def _wanted(self, commit: Commit) -> list[Range]:
+        return [each for each in commit.ranges if self._is_wanted(each.topic)]
+
+    def _is_wanted(self, topic: str) -> bool:
+        if self._topics is not None:
+            return topic in self._topics
+        return topic not in self._not_tables and not topic.startswith(self._events)
+
+    # Where to begin
+
+    def _find_start(self, start: str) -> tuple[int, Bookmark | None, int]:
+        """Return the commit record's offset, the bookmark that it must fit, and the position up to
+        which its transactions are left out.
+        """
+        first, end = self._kafka.commits_bounds()
+        if start == "newest":
+            return end, None, 0
+        if start == "beginning":
+            if (whole := self._first_whole(first, end)) > first:
+                _log.warning(
+                    "Kafka no longer has all rows of %s's first commit records: they are passed over", self._prefix
+                )
+            return whole, None, 0
+        if "/" in start:
+            try:
+                position = parse_lsn(start)
+            except ValueError as error:
+                raise UsageError(
+                    f"{start!r} is no position: give it as PostgreSQL writes it, such as '0/1A2B3C'"
+                ) from error
+            return self._at_position(position, first, end), None, position - 1
+        mark = Bookmark.parse(start)
+        if mark.offset < first:
+            raise removed_rows(f"commit record {mark.sequence}, which the bookmark names", self._prefix)
+        if mark.offset >= end:
+            mark.check(Commit(0, "batch", 0, 0, 0, 0), self._prefix)
+        return mark.offset, mark, mark.done
+
+    def find_last(self) -> Bookmark | None:
+        """Return the place before the last visible commit record; None: Kafka has none."""
+        first, end = self._kafka.commits_bounds()
+        last: KafkaRecord | None = None
+        start, back = end, _TAIL
+        while last is None and start > first:
+            start, back = max(first, end - back), back * 16
+            self._kafka.begin(start)
+            while not self._kafka.is_at_end:
+                if messages := self._kafka.read_commits():
+                    last = messages[-1]
+        if last is None:
+            return None
+        commit = self._decode(last)
+        return Bookmark(commit.stream_id, commit.sequence, last.offset() or 0, 0)
+
+    def _first_whole(self, first: int, end: int) -> int:
+        """Return the offset of the first commit record from which on Kafka has all rows."""
+        places = [each for each in self._kafka.partitions(self._prefix) if self._is_wanted(each.topic)]
+        kept = {place: low for place, (low, _) in self._kafka.bounds(places).items() if low > 0}
+        if not kept:
+            return first
+        self._kafka.begin(first)
+        while kept and not self._kafka.is_at_end:
+            for message in self._kafka.read_commits():
+                offset = message.offset() or 0
+                if offset >= end:
+                    return first
+                ranges = {Place(each.topic, each.partition): each.first for each in self._wanted(self._decode(message))}
+                if any(ranges.get(place, low) < low for place, low in kept.items()):
+                    first = offset + 1
+                kept = {place: low for place, low in kept.items() if ranges.get(place, -1) < low}
+        return first
+
+    def _at_position(self, position: int, first: int, end: int) -> int:
+        """Return the offset of the first commit record with something that is committed at the
+        position or later.
+        """
+        low, high = first, end
+        while low < high:
+            middle = (low + high) // 2
+            message = self._kafka.read_commit_at(middle)
+            if message is None or self._decode(message).applied_lsn > position:
+                high = middle
+            else:
+                low = (message.offset() or 0) + 1
+        if low == first:
+            message = self._kafka.read_commit_at(first)
+            commit = None if message is None else self._decode(message)
+            if commit is not None and commit.sequence > 1 and commit.applied_lsn > position:
+                raise removed_rows(f"all commit records since {format_lsn(position)}", self._prefix)
+        return low
+
+
+def _topic(prefix: str, table: str) -> str:
+    parts = split_table_name(table)
+    if parts is None:
+        raise UsageError(f"{table!r} is no table: give schema.table, such as public.account")
+    return topic_of(prefix, *parts)
+
 
 if TYPE_CHECKING:
     from twofold_reader.arrow import ArrowBatch
 
 
-class Reader:
+class Reader(Closing):
     """A reader of one prefix, used by one thread.
 
     It joins no consumer group and stores nothing: the bookmark of what was read is its user's.
@@ -34,19 +242,9 @@ class Reader:
         `kafka` has confluent_kafka's options, such as `bootstrap.servers`. `registry` is the URL of
         the schema registry, or a function that returns a schema by its id.
         """
-        schema_of = schemas_at(registry) if isinstance(registry, str) else registry
-        self._commits = CommitReader(prefix, kafka, schema_of, tables)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        self._commits = CommitReader(prefix, kafka, schemas_at(registry), tables)
 
     def close(self) -> None:
-        """End the connections to Kafka."""
         self._commits.close()
 
     def transactions(self, start: str, *, follow: bool = True) -> Iterator[Transaction]:

@@ -6,21 +6,17 @@ from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
 from twofold_common.errors import SetupError, Unreachable, UsageError
-from twofold_common.registry_http import (
-    RegistryAway,
-    RegistryHttp,
-    RegistryRefusal,
-    authorization,
-    certificate_remedy,
-)
+from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal, authorization, certificate_remedy
 
 _REQUEST_S, _PATIENCE_S = 5.0, 30.0
 
 
-def schemas_at(url: str) -> Callable[[int], str]:
-    """Return the function that asks the registry at this URL, which may have a user and a
-    password.
+def schemas_at(url: str | Callable[[int], str]) -> Callable[[int], str]:
+    """Return the function that asks the registry at this URL, which may have a user and a password;
+    or the function that is given.
     """
+    if not isinstance(url, str):
+        return url
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise UsageError(f"the registry is {url!r}, and must be http://host:port or https://host:port")

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
@@ -55,9 +55,9 @@ _DEFAULTS: Final = {
     "fetch.wait.max.ms": 100,
 }
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001  (librdkafka's own codes begin so)
+END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001  (librdkafka's own codes begin so)
 _RESET: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
-_GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 _DENIED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}  # noqa: SLF001
 )
@@ -80,6 +80,19 @@ def consumer_settings(kafka: Mapping[str, Any]) -> dict[str, Any]:
         if kafka.get(name, value) != value:
             raise UsageError(f"the Kafka option {name!r} must be {value!r} here: remove it")
     return {**_DEFAULTS, **kafka, **_OPTIONS}
+
+
+class Closing:
+    """What a `with` closes at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections to Kafka."""
 
 
 class PrefixTopics:
@@ -105,7 +118,6 @@ class PrefixTopics:
         return self.bounds([self._commits])[self._commits]
 
     def partitions(self, prefix: str) -> list[Place]:
-        """Return the partitions of all topics whose names begin with the prefix."""
         with sorted_errors("reading the topics"):
             found = self._admin.list_topics(timeout=_CALL_S).topics
         return [
@@ -136,7 +148,7 @@ class PrefixTopics:
                 for message in self._consumer.consume(1, WAIT_S):
                     if (error := message.error()) is None:
                         return message
-                    if error.code() == _END:
+                    if error.code() == END:
                         return None
                     self._raise(error, message)
 
@@ -223,7 +235,7 @@ class PrefixTopics:
         for record in records:
             if (error := record.error()) is None:
                 found.append(record)
-            elif error.code() != _END:
+            elif error.code() != END:
                 self._raise(error, record)
             elif rows is not None and record.offset() is not None:
                 rows.position = max(rows.position, record.offset() or 0)
@@ -267,7 +279,7 @@ class PrefixTopics:
                         position = offset + 1
                         if offset <= wanted.last:
                             found.append(message)
-                    elif error.code() == _END:
+                    elif error.code() == END:
                         position = max(position, offset)
                     else:
                         self._raise(error, message)
@@ -283,7 +295,7 @@ class PrefixTopics:
                 f" at offset {offset}" if offset and offset > 0 else ""
             )
             raise removed_rows(where, self.prefix)
-        if error.code() in _GONE:
+        if error.code() in GONE:
             raise SetupError(f"the topic {message.topic()} does not exist, or no longer: look with twofold status")
         if error.code() == _NO_GROUP or (error.retriable() and not error.fatal()):
             return
@@ -310,7 +322,7 @@ def sorted_errors(doing: str) -> Iterator[None]:
             raise SetupError(
                 f"{text}; remedy: grant Read on the prefix's topics, or correct sasl.* and ssl.*"
             ) from error
-        if reason is not None and reason.code() in _GONE:
+        if reason is not None and reason.code() in GONE:
             raise SetupError(f"{text}; remedy: correct the prefix, or run twofold init") from error
         if reason is not None and reason.code() == KafkaError._NOENT:  # noqa: SLF001
             raise Unreachable(

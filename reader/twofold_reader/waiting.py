@@ -10,10 +10,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from twofold_avro.errors import MalformedRecord, NotFramed
 from twofold_avro.names import TopicNames
@@ -22,7 +21,7 @@ from twofold_common.errors import Refused, SetupError, Unreachable, UsageError
 from twofold_common.mirror_place import MirrorPlace, parse_place
 from twofold_common.positions import Lsn, format_lsn, parse_lsn
 from twofold_reader.schemas import schemas_at
-from twofold_reader.topics import consumer_settings, sorted_errors
+from twofold_reader.topics import END, Closing, consumer_settings, sorted_errors
 
 Until = Literal["kafka", "mirror", "global"]
 OpenConsumer = Callable[[Mapping[str, Any]], Consumer]
@@ -33,10 +32,9 @@ _WAIT_S: Final = 0.1
 _ASKED_S: Final = 5.0
 _TRIES: Final = 5
 _POLLED_S: Final = 0.03
-_END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001  (librdkafka's own codes begin so)
 
 
-class PositionWaiter:
+class PositionWaiter(Closing):
     """Waits for positions of one prefix; its connections serve one wait after the other.
 
     Used by one thread.
@@ -59,19 +57,9 @@ class PositionWaiter:
     def at(cls, prefix: str, kafka: Mapping[str, Any], registry: str | Callable[[int], str]) -> PositionWaiter:
         """Make one of confluent_kafka's options, and of the registry's URL."""
         settings = consumer_settings(kafka)
-        schema_of = schemas_at(registry) if isinstance(registry, str) else registry
-        return cls(prefix, lambda options: Consumer({**settings, **options}), schema_of)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        return cls(prefix, lambda options: Consumer({**settings, **options}), schemas_at(registry))
 
     def close(self) -> None:
-        """End the connections to Kafka."""
         for consumer in (self._consumer, self._mirror):
             if consumer is not None:
                 consumer.close()
@@ -122,6 +110,8 @@ class PositionWaiter:
     def _say_mirror(self, place: MirrorPlace | None) -> str:
         if place is None:
             return f"no mirror has said in the group {self._prefix}.mirror where it is"
+        if not place.sequence:
+            return "the mirror has no cut yet"
         if place.stream_id != self._last.stream_id:
             return f"the mirror reads topics of {self._prefix} that were made again since"
         return _place(place)
@@ -179,7 +169,7 @@ class PositionWaiter:
         for message in consumer.consume(1000, 0) or consumer.consume(1, wait_s):
             topic, key, data = message.topic() or "", message.key() or b"", message.value()
             if (error := message.error()) is not None:
-                if error.code() == _END:
+                if error.code() == END:
                     ended.add(topic)
                 elif not error.retriable():
                     raise SetupError(f"Kafka: reading {topic or 'the progress'} failed: {error.str()}")

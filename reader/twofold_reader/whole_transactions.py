@@ -8,6 +8,7 @@ row of each partition must be decoded.
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -16,12 +17,45 @@ from operator import itemgetter
 from typing import Final, Literal
 
 from twofold_avro.records import Commit
-from twofold_common.errors import Refused
+from twofold_common.errors import Refused, UsageError
 from twofold_common.positions import format_lsn
-from twofold_reader.bookmark import WHOLE, Bookmark, recreated
 from twofold_reader.changes import Change, OrderedRow
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FORM: Final = re.compile(r"1:([^:]*):([0-9]{1,19}):([0-9]{1,19}):([0-9]{1,20})")
+WHOLE: Final = (1 << 64) - 1
+"""Behind every position: all of the commit record has been read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """A place between two transactions, as a text that the reader's user stores: the commit records
+    before a commit record have been read, and some transactions of it.
+    """
+
+    stream_id: str
+    sequence: int
+    offset: int
+    """Of the commit record, in `<prefix>.commits`."""
+    done: int
+    """Where the commit of the last transaction begins that has been read."""
+
+    def __str__(self) -> str:
+        return f"1:{self.stream_id}:{self.sequence}:{self.offset}:{self.done}"
+
+    @classmethod
+    def parse(cls, text: str) -> Bookmark:
+        if not (found := _FORM.fullmatch(text)):
+            raise UsageError(
+                f"{text!r} is no place to begin: give 'beginning', 'newest', a position such as '0/1A2B3C',"
+                " or a bookmark that this version of twofold_reader made"
+            )
+        return cls(found[1], int(found[2]), int(found[3]), int(found[4]))
+
+    def check(self, commit: Commit, prefix: str) -> None:
+        """Refuse a commit record that is another than the bookmark's."""
+        if (commit.stream_id, commit.sequence) != (self.stream_id, self.sequence):
+            raise recreated(prefix, f"the bookmark is of commit record {self.sequence}, and its place has another one")
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +105,14 @@ class Transaction:
         return str(self._place)
 
 
+def recreated(prefix: str, what: str) -> Refused:
+    return Refused(
+        f"the topics of {prefix} were recreated: {what}",
+        at_stake="all that the new topics say about rows that this reader already has: rows that are gone would stay",
+        repair="drop what was made of these topics, with its bookmark, and start at 'beginning': the load that twofold init began brings all rows",
+    )
+
+
 class CommitSequence:
     """Checks that commit records are those of one stream, without a gap."""
 
@@ -105,24 +147,14 @@ def assemble(
         return
     loading = tuple(each for each in commit.backfilling if each in topics)
     stale = tuple(each for each in commit.stale if each in topics)
-    lacking = {each.topic for each in commit.skipped}
-    skipped = tuple(sorted(lacking & set(topics)))
+    skipped = tuple(sorted({each.topic for each in commit.skipped} & {*topics}))
+    named, end = (loading, stale, skipped), Bookmark(commit.stream_id, commit.sequence, offset, WHOLE)
     if commit.kind in {"backfill", "reload"}:
-        yield Transaction(
-            "load" if commit.kind == "backfill" else "reload",
-            commit.applied_lsn,
-            None,
-            commit.sequence,
-            None,
-            None,
-            None,
-            loading,
-            stale,
-            skipped,
-            map(_CHANGE, chain(*rows)),
-            commit.committed_at,
-            Bookmark(commit.stream_id, commit.sequence, offset, WHOLE),
-        )
+        kind: Final = "load" if commit.kind == "backfill" else "reload"
+        nobody = None, None, None
+        changes = map(_CHANGE, chain(*rows))
+        at, time_us = commit.applied_lsn, commit.committed_at
+        yield Transaction(kind, at, None, commit.sequence, *nobody, *named, changes, time_us, end)
         return
     outcomes = {each.id: each for each in commit.prepared}
     for at, group in groupby(heapq.merge(*rows), key=_AT):
@@ -131,20 +163,19 @@ def assemble(
         first = next(group)
         identity, time_us = first[3], first[5]
         outcome = outcomes.get(identity)
+        gid, global_id, branch = (outcome.gid, outcome.global_id, outcome.branch) if outcome else (None, None, None)
         yield Transaction(
             "transaction",
             at,
             identity,
             commit.sequence,
-            outcome.gid if outcome else None,
-            outcome.global_id if outcome else None,
-            outcome.branch if outcome else None,
-            loading,
-            stale,
-            skipped,
+            gid,
+            global_id,
+            branch,
+            *named,
             map(_CHANGE, chain((first,), group)),  # noqa: B031  (what is left when it ends is skipped)
             outcome.committed_at if outcome else time_us,
-            Bookmark(commit.stream_id, commit.sequence, offset, WHOLE if commit.transactions == 1 else at),
+            end if commit.transactions == 1 else Bookmark(commit.stream_id, commit.sequence, offset, at),
         )
 
 

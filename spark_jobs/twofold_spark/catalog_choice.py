@@ -37,19 +37,18 @@ class CatalogChoice:
         return cls(found, uri or "", properties or {})
 
     def settings(self, warehouse: str, name: str) -> dict[str, str]:
-        """Return Spark's settings of the catalog."""
         kind, uri = self.kind, self.uri
         if kind == "sqlite":
             kind, uri = "jdbc", f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=30000"
         properties = {
             "type": kind,
             "warehouse": warehouse,
-            # A reader that polls, and a retried batch, must see the present table, not a cached
-            # one.
-            "cache-enabled": "false",
             **({"uri": uri} if uri else {}),
             **({"jdbc.schema-version": "V1"} if kind == "jdbc" else {}),
             **self.properties,
+            # A reader that polls, and a retried batch, must see the present table, not a cached
+            # one.
+            "cache-enabled": "false",
         }
         prefix = f"spark.sql.catalog.{name}"
         return {

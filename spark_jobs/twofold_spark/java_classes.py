@@ -16,3 +16,9 @@ def java_class(spark: SparkSession, name: str) -> Any:
     """Return the class; a name that does not exist fails when it is used."""
     gateway: Any = spark.sparkContext._gateway
     return JavaClass(name, gateway._gateway_client)
+
+
+def set_log_level(spark: SparkSession, logger: str, level: str) -> None:
+    log4j = "org.apache.logging.log4j"
+    configurator = java_class(spark, f"{log4j}.core.config.Configurator")
+    configurator.setLevel(logger, getattr(java_class(spark, f"{log4j}.Level"), level))

@@ -36,7 +36,6 @@ HADOOP_SETTINGS = {
 
 
 def is_s3(place: str) -> bool:
-    """Whether a warehouse or a checkpoint is in S3."""
     return place.startswith(_SCHEMES)
 
 

@@ -25,6 +25,7 @@ from twofold_common import java
 from twofold_spark import jars, object_store
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.errors import SetupError
+from twofold_spark.java_classes import set_log_level
 from twofold_spark.signals import java_spared
 
 CATALOG = "twofold"
@@ -35,14 +36,23 @@ Where only the start matters (a demo, a test), JAVA_TOOL_OPTIONS=-XX:TieredStopA
 """
 
 _CONSUMERS = {
-    f"spark.kafka.consumer.{cache}.{name}": value
-    for cache in ("cache", "fetchedData.cache")
-    for name, value in (("timeout", "5s"), ("evictorThreadRunInterval", "2s"))
+    **{
+        f"spark.kafka.consumer.{cache}.{name}": value
+        for cache in ("cache", "fetchedData.cache")
+        for name, value in (("timeout", "5s"), ("evictorThreadRunInterval", "2s"))
+    },
+    "spark.kafka.consumer.cache.capacity": "128",
 }
-"""Spark closes idle consumers after seconds instead of five minutes.
+"""Spark closes idle consumers after seconds instead of five minutes: its evictor looks at ten of
+them at each run.
 
-Each read of ranges has consumers of its own, and each holds some MB of prefetched records. In a
-backlog of large batches they filled the driver's memory.
+Each large read has consumers of its own, which no later read uses, and each holds a MB or more of
+prefetched records. In a backlog of large batches they filled the driver's memory. A minute would
+keep all of that minute, up to the capacity, because the timeout is one for all consumers. So a cut
+of more than five seconds loses some consumers of its small reads, and makes them again.
+
+Small reads use the consumers of those before. A group of eight has 64 partitions; as many are
+Spark's own limit, from which on it closes some for each that is used.
 """
 _SMALL_HEAP = {
     "spark.sql.ui.retainedExecutions": "50",
@@ -69,12 +79,30 @@ each file that it writes: 120 of them for a batch of six tables.
 """
 
 
+_TIME_ZONE = "spark.sql.session.timeZone"
+_RELIED_ON = {
+    _TIME_ZONE: ("UTC", "Etc/UTC", "Z", "+00:00"),
+    # Else a literal is another text where it has a backslash or a quote: a key is not found in the
+    # table, and its row is there twice.
+    "spark.sql.parser.escapedStringLiterals": ("false",),
+    # Else a new column for instants gets the type without a time zone, and its table is refused.
+    "spark.sql.timestampType": ("TIMESTAMP_LTZ",),
+    "spark.sql.legacy.postgres.datetimeMapping.enabled": ("false",),
+    # Else Spark refuses each merge, as if each table had to be reloaded.
+    "spark.sql.storeAssignmentPolicy": ("ANSI", "STRICT"),
+}
+"""Settings of a session that the tables' contents rest on, and their values. The first one is
+Spark's own, except that of the time zone.
+"""
+
 _NOT_LOGGED, _NOT_SHOWN = "spark.redaction.regex", "spark.sql.redaction.options.regex"
 """Names of settings whose values Spark does not show: those of the context, which its event log
 goes by, and those of a session's plans.
 """
 _HIDDEN_BY_SPARK = "(?i)secret|password|token|access[.]?key"
 """What Spark takes for the first if nobody sets it."""
+_READ_LOG = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
+"""Where Spark warns at each read that the consumers have a group's name, which is so on purpose."""
 _TASK_LOGS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.rpc.netty.Inbox",
@@ -83,8 +111,9 @@ _TASK_LOGS = (
     "org.apache.spark.sql.execution.datasources.v2",
     "org.apache.spark.util.Utils",
 )
-"""Where a step that fails is logged, task by task, beside the error that is raised. The inbox logs
-how a process on its own goes on after it stood still for two minutes.
+"""Where a step that fails is logged, task by task with pages of stack traces, beside the error that
+is raised, which the command says in its own words. The inbox logs how a process on its own goes on
+after it stood still for two minutes.
 """
 
 
@@ -121,7 +150,7 @@ def local_settings(warehouse: str, *, memory: str) -> dict[str, str]:
         # Kafka's batches by Spark's newer interface: with the older one, its default for them, each
         # record is converted twice more.
         "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
-        "spark.sql.session.timeZone": "UTC",
+        _TIME_ZONE: "UTC",
         **({} if in_s3 else {"spark.sql.warehouse.dir": f"{warehouse}/spark"}),
         "spark.sql.extensions": (
             "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions,io.delta.sql.DeltaSparkSessionExtension"
@@ -154,11 +183,16 @@ def open_session(
     `checkpoint` is where the stream's is kept, if that is not in the warehouse.
     """
     _refuse_connect()
-    existing = SparkSession.getActiveSession() or _submitted_session()
+    existing = SparkSession.getActiveSession()
+    if existing is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        existing = SparkSession.builder.getOrCreate()  # spark-submit starts the JVM first, and names its port
     if existing is not None:
         _bound_avro(existing)
+        set_log_level(existing, _READ_LOG, "ERROR")
         if existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
             _open_catalog(existing, str(warehouse), catalog, choice)
+        else:
+            _check_catalog(existing, catalog)
         _check_session(existing)
         return existing
     place = str(warehouse)
@@ -183,7 +217,8 @@ def open_session(
         hadoop = object_store.list_hadoop_credentials(choice.properties)
     _hide_properties(made, catalog, choice)
     _configure(made, catalog_settings, hadoop)
-    _keep_tasks_quiet(made)
+    for logger in _TASK_LOGS:
+        set_log_level(made, logger, "OFF")
     return made
 
 
@@ -230,16 +265,6 @@ def _hide_properties(spark: SparkSession, catalog: str, choice: CatalogChoice) -
     spark.conf.set(_NOT_SHOWN, "|".join((str(spark.conf.get(_NOT_SHOWN)), *names)))
 
 
-def _keep_tasks_quiet(spark: SparkSession) -> None:
-    """Keep Spark from logging each failed task with pages of stack traces.
-
-    What fails a step is raised with its causes, and the command says it in its own words.
-    """
-    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    for name in _TASK_LOGS:
-        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
-
-
 def fork_session(spark: SparkSession) -> SparkSession:
     """Open a session with the settings and catalogs of this one.
 
@@ -278,6 +303,7 @@ def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: st
     for prefix in prefixes:
         name = member_catalog(catalog, prefix)
         if spark.conf.get(f"spark.sql.catalog.{name}", None) is not None:
+            _check_catalog(spark, name)
             continue
         if not ours:
             raise SetupError(
@@ -297,11 +323,6 @@ def _make_folder(warehouse: Path) -> None:
         raise SetupError(
             f"cannot write to --warehouse {warehouse}: {error.strerror}: give a folder of yours"
         ) from error
-
-
-def _submitted_session() -> SparkSession | None:
-    """Return spark-submit's session; spark-submit starts the JVM first and passes its port."""
-    return SparkSession.builder.getOrCreate() if "PYSPARK_GATEWAY_PORT" in os.environ else None
 
 
 def _refuse_connect() -> None:
@@ -331,9 +352,28 @@ def _open_catalog(spark: SparkSession, warehouse: str, catalog: str, choice: Cat
     _configure(spark, choice.settings(warehouse, catalog), {})
 
 
+def _check_catalog(spark: SparkSession, catalog: str) -> None:
+    """Refuse a user's catalog that shows a table as it was when the session first read it."""
+    setting = f"spark.sql.catalog.{catalog}.cache-enabled"
+    if str(spark.conf.get(setting, None)).lower() != "false":
+        raise SetupError(
+            f"the session's Iceberg catalog {catalog!r} caches tables, so a job would miss what others commit: "
+            f"submit with --conf {setting}=false"
+        )
+
+
 def _check_session(spark: SparkSession) -> None:
-    if spark.conf.get("spark.sql.session.timeZone", None) not in ("UTC", "Etc/UTC", "Z", "+00:00"):
-        raise SetupError("the session's time zone is not UTC: submit with --conf spark.sql.session.timeZone=UTC")
+    """Refuse a session whose user has chosen what would change the tables' contents.
+
+    What nobody has chosen is Spark's own value; of the time zone that is the machine's.
+    """
+    for name, right in _RELIED_ON.items():
+        found = spark.conf.get(name, None if name == _TIME_ZONE else right[0])
+        if (found or "").upper() not in map(str.upper, right):
+            raise SetupError(
+                f"the session's {name} is {found or 'not set'}, with which tables would get other contents: "
+                f"submit with --conf {name}={right[0]}"
+            )
 
 
 def _choose_java(java_home: str | None) -> None:

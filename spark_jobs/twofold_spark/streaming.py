@@ -14,14 +14,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from twofold_common.printable import printable
 from twofold_spark.errors import Refused
+from twofold_spark.java_classes import set_log_level
 from twofold_spark.signals import catch_end_signals
 
 _BATCH_PATIENCE_S = 60.0
@@ -72,11 +73,7 @@ class StreamingJob:
     """
 
     def __init__(
-        self,
-        name: str,
-        handle: Callable[[DataFrame, int], None],
-        *,
-        meanwhile: Callable[[bool], None] = lambda _: None,
+        self, name: str, handle: Callable[[DataFrame, int], None], *, meanwhile: Callable[[bool], None] = lambda _: None
     ) -> None:
         self._name = name
         self._handle = handle
@@ -97,7 +94,9 @@ class StreamingJob:
         except Exception as error:
             is_failure = not (self._is_stopping or isinstance(error, EndRequested))
             self._failure = error if is_failure else None
-            _silence_failure_log(batch.sparkSession)  # the command says what it was, or raises it
+            # Spark takes a batch as done unless its handler raises, and logs whatever the handler
+            # raises with pages of stack traces. The command says what it was, or raises it.
+            set_log_level(batch.sparkSession, "org.apache.spark.sql.execution.streaming", "OFF")
             if is_failure:
                 raise
             raise EndRequested from None
@@ -149,15 +148,6 @@ class StreamingJob:
             if not self._is_in_batch:
                 deadline = min(deadline, time.monotonic() + _BETWEEN_BATCHES_PATIENCE_S)
             time.sleep(0.05)
-
-
-def _silence_failure_log(spark: SparkSession) -> None:
-    """Keep Spark from logging pages of stack traces.
-
-    Spark takes a batch as done unless its handler raises, and logs whatever the handler raises.
-    """
-    log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    log4j.core.config.Configurator.setLevel("org.apache.spark.sql.execution.streaming", log4j.Level.OFF)
 
 
 def print_progress(line: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.request import urlopen
@@ -192,6 +193,18 @@ def test_postgresql_is_away(bank: Installation, browser: Browser) -> None:
         looks(browser, url, "postgresql-away", drawn, judge)
 
 
+def opens_details(*words: str) -> Callable[[Page], None]:
+    """Open what the first table's row hides, which has these words."""
+
+    def judge(page: Page) -> None:
+        page.js("document.querySelector('#rows details').open = true")
+        page.wait_for(has(*words))
+        page.js("draw()")
+        assert page.js("document.querySelector('#rows details').open"), "what a person has opened stays open"
+
+    return judge
+
+
 def test_a_stale_table(bank: Installation, browser: Browser) -> None:
     scene = Scene(bank, Clock(time.time()), applied=1 << 50)
     lacks = "column balance has another type, and the table was rewritten: ALTER TABLE ... ALTER COLUMN ... TYPE"
@@ -199,12 +212,7 @@ def test_a_stale_table(bank: Installation, browser: Browser) -> None:
     scene.activity.tables_known(pin("account", 3) | pin("Very old table", 4, stale=lacks))
     scene.sampler.sample()
 
-    def judge(page: Page) -> None:
-        page.js("document.querySelector('#rows details').open = true")
-        page.wait_for(has(lacks, "twofold backfill start 'public.Very old table'"))
-        page.js("draw()")
-        assert page.js("document.querySelector('#rows details').open"), "what a person has opened stays open"
-
+    judge = opens_details(lacks, "twofold backfill start 'public.Very old table'")
     with scene.served() as url:
         looks(browser, url, "stale", has("Tables: 2, 1 stale", "▲ stale", "● ready"), judge)
 
@@ -217,12 +225,7 @@ def test_a_table_that_lacks_a_row(bank: Installation, browser: Browser) -> None:
     scene.activity.published(commit(account=4), lacking)
     scene.sampler.sample()
 
-    def judge(page: Page) -> None:
-        page.js("document.querySelector('#rows details').open = true")
-        page.wait_for(has("A person had 1 row skipped, at 0/4D.", "twofold backfill start public.account"))
-        page.js("draw()")
-        assert page.js("document.querySelector('#rows details').open"), "what a person has opened stays open"
-
+    judge = opens_details("A person had 1 row skipped, at 0/4D.", "twofold backfill start public.account")
     with scene.served() as url:
         looks(browser, url, "skipped", has("● ready, lacks 1 row", "row skipped", "public.account: at 0/4D"), judge)
 

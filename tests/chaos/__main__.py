@@ -1,15 +1,13 @@
 """`make chaos`: rounds of clients, faults and checks, one seed each, until the time is over.
 
     python -m chaos [--seed 1] [--minutes 5] [--round 90] [--faults connector-kill,net]
-                    [--results FILE] [--again] [--databases 4 [--sink delta | --apart]]
+                    [--results FILE] [--again] [--databases 4 [--sink delta]]
 
 Every finished round is a line in the results file. A run goes on with the first seed, from --seed
 on, that is not there, so it can be stopped at any moment and resumed; the last line adds up
 all rounds of the file, and the exit status is 1 if they have a violation. `--again` repeats the one
 seed, whose round then counts as it ends this time. With several `--databases` a round is that of a
-source group; its results have a file of their own, one for each sink. With `--apart` there are no
-faults, and a mirror of each source alone: `wrong` of `looks` found another total, or a transfer in
-part.
+source group; its results have a file of their own, one for each sink.
 """
 
 from __future__ import annotations
@@ -27,10 +25,9 @@ from pathlib import Path
 
 from chaos import packets
 from chaos.ground import BROKERS, Servers, download, remove
-from chaos.group.apart import ApartTrial
 from chaos.group.trial import GroupTrial
 from chaos.lanes import GROUP_KINDS, KINDS
-from chaos.report import APART_RESULTS, GROUP_RESULTS, RESULTS, rounds, totals
+from chaos.report import GROUP_RESULTS, RESULTS, rounds, totals
 from chaos.trial import Trial
 from twofold.stack import temporary_folder
 
@@ -43,11 +40,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _stop)
     begun = time.monotonic()
     group = options.databases > 1
-    if options.sink != SINKS[0] and (not group or options.apart):
-        raise SystemExit("--sink needs several --databases, and no --apart")
+    if options.sink != SINKS[0] and not group:
+        raise SystemExit("--sink needs several --databases")
     kinds = _kinds(options.faults, GROUP_KINDS if group else KINDS)
-    of_group = GROUP_RESULTS[options.sink]
-    results: Path = options.results or (APART_RESULTS if options.apart else of_group if group else RESULTS)
+    results: Path = options.results or (GROUP_RESULTS[options.sink] if group else RESULTS)
     length = options.round or (GROUP_ROUND_S if group else ROUND_S)
     results.parent.mkdir(parents=True, exist_ok=True)
     bad = 0
@@ -65,7 +61,7 @@ def main() -> int:
             if left < length * 0.5 and not options.again:
                 break
             room = folder / f"seed{seed}"
-            trial = ApartTrial if options.apart else partial(GroupTrial, sink=options.sink) if group else Trial
+            trial = partial(GroupTrial, sink=options.sink) if group else Trial
             seconds = min(length, left)
             result = trial(seed, seconds, kinds, servers, room, options.product, say, pace=options.pace).run()
             with results.open("a") as file:
@@ -82,16 +78,7 @@ def main() -> int:
                 break
     if not bad:
         remove(folder)
-    total = totals(
-        results,
-        *(
-            ("looks", "wrong")
-            if options.apart
-            else ("published", "cuts", "under_faults", "torn_without")
-            if group
-            else ()
-        ),
-    )
+    total = totals(results, *(("published", "cuts", "under_faults", "torn_without") if group else ()))
     print(json.dumps(total))
     return 1 if total["violations"] else 0
 
@@ -130,7 +117,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--pace", type=float, default=1, help="so many times as long between faults, for long rounds")
     parser.add_argument("--databases", type=int, default=1, help="above 1: a source group of so many")
     parser.add_argument("--sink", default=SINKS[0], choices=SINKS, help="where a source group is mirrored")
-    parser.add_argument("--apart", action="store_true", help="a mirror of each source alone, and no faults")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--again", action="store_true", help="this seed alone, though it was done")
     parser.add_argument("--product", type=Path, help="a copy of the repository whose connector is tried")

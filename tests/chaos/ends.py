@@ -9,12 +9,12 @@ in between, and no reader has to watch all the time.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from chaos.reading import read_all
+from late.frames import Primitives
 
 TOPIC: Final = "__transaction_state"
 _PREPARE_COMMIT: Final = 2
@@ -66,54 +66,16 @@ def decode(key: Any, value: Any) -> Ended | None:
     """One record of the log, if it says that a transaction is committed."""
     if value is None:
         return None
-    reader = _Reader(value)
-    compact = reader.number("h") >= 1
+    reader = Primitives(value, 0, False)
+    reader.flexible = reader.number("h") >= 1
     producer, epoch, _, state = (reader.number(code) for code in "qhib")
     if state != _PREPARE_COMMIT:
         return None
     places = set()
-    for _ in range(reader.length(compact)):
-        topic = reader.text(compact)
-        places |= {(topic, reader.number("i")) for _ in range(reader.length(compact))}
-        if compact:
-            reader.skip_tags()
+    for _ in range(reader.count()):
+        topic = reader.text() or ""
+        places |= {(topic, reader.number("i")) for _ in range(reader.count())}
+        reader.tags()
     _, begun = reader.number("q"), reader.number("q")
-    name = _Reader(key)
-    name.number("h")
-    return Ended(name.text(compact=False), producer, epoch, begun, frozenset(places))
-
-
-class _Reader:
-    """Kafka's encoding of records."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, code: str) -> int:
-        (value,) = struct.unpack_from(f">{code}", self._data, self._at)
-        self._at += struct.calcsize(code)
-        return int(value)
-
-    def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.number("B")
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-
-    def length(self, compact: bool) -> int:
-        return self.varint() - 1 if compact else self.number("i")
-
-    def text(self, compact: bool) -> str:
-        size = self.varint() - 1 if compact else self.number("h")
-        self._at += size
-        return self._data[self._at - size : self._at].decode()
-
-    def skip_tags(self) -> None:
-        for _ in range(self.varint()):
-            self.varint()
-            size = self.varint()  # before the sum: reading it moves on
-            self._at += size
+    name = Primitives(key, 2, False).text()  # behind its version
+    return Ended(name or "", producer, epoch, begun, frozenset(places))

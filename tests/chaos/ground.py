@@ -6,9 +6,12 @@ Brokers and registry serve all rounds of a run; PostgreSQL is a round's own.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -36,6 +39,11 @@ POSTGRES_SETTINGS = {
 }
 BROKER_SETTINGS = {"replica.lag.time.max.ms": "5000", "num.partitions": "1", "delete.topic.enable": "true"}
 BROKERS = 3
+SERVER_AWAY = 4
+"""With this status a command ends if a server did not answer in time."""
+PATIENCE_S = 120.0
+PAUSE_S = 0.5
+"""Between two tries: a command may end at once while a server is away."""
 
 
 class Servers:
@@ -169,6 +177,38 @@ def _toml(value: Any) -> str:
             return f"[{', '.join(map(_toml, value))}]"
         case _:
             return str(value)
+
+
+def run_twofold(file: Path, *arguments: str, environment: Mapping[str, str]) -> None:
+    """Run a command, and again while a server is away, as a person would: servers that just started
+    may be silent for seconds. RuntimeError with its words if it fails, or does not end in time.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            done = subprocess.run(
+                twofold_command(file, *arguments), capture_output=True, text=True, check=False, timeout=PATIENCE_S, env={**os.environ, **environment}
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as late:
+            words = b"".join(each or b"" for each in (late.stdout, late.stderr)).decode(errors="replace")
+            raise RuntimeError(f"twofold {' '.join(arguments)} did not end in {PATIENCE_S:.0f} s: {words}") from late
+        if done.returncode == 0:
+            return
+        if done.returncode != SERVER_AWAY or time.monotonic() > deadline:
+            raise RuntimeError(f"twofold {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+        time.sleep(PAUSE_S)
+
+
+def ask_twofold(file: Path, *arguments: str, environment: Mapping[str, str], timeout_s: float) -> None:
+    """Run a command that may fail, or not end in time: its servers have faults."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            twofold_command(file, *arguments), capture_output=True, check=False, timeout=timeout_s, env={**os.environ, **environment}
+        )  # fmt: skip
+
+
+def twofold_command(file: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "twofold", "-c", str(file), *arguments]
 
 
 def download(kinds: Collection[str]) -> None:

@@ -18,7 +18,6 @@ GROUP_RESULTS: Final = {
     "delta": Path(".chaos/group-delta.jsonl"),
     "jdbc": Path(".chaos/group-jdbc.jsonl"),
 }
-APART_RESULTS: Final = Path(".chaos/apart.jsonl")
 BEGIN, END = "<!-- written by python -m chaos.report -->", "<!-- end -->"
 
 

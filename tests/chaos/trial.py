@@ -4,7 +4,6 @@ settles, and is checked.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
@@ -22,7 +21,15 @@ import psycopg
 
 from chaos import workload
 from chaos.faults import Faults
-from chaos.ground import Database, Servers, write_configuration
+from chaos.ground import (
+    PATIENCE_S,
+    Database,
+    Servers,
+    ask_twofold,
+    run_twofold,
+    twofold_command,
+    write_configuration,
+)
 from chaos.journal import Writer
 from chaos.keeper import Keeper
 from chaos.lanes import LANES
@@ -109,7 +116,7 @@ class Trial:
             write_configuration(self.file, self.prefix, spool, database.fronted_dsn, self.servers, self.plan.settings)
             with self.file.open("a") as file:
                 file.write(workload.OUTBOX)
-            self._twofold("init")
+            run_twofold(self.file, "init", environment=self.environment)
             if self.plan.settings.standby:
                 database.make_standby()
             connectors = [self._connector(name, ending) for name in ("one", "two")]
@@ -155,7 +162,7 @@ class Trial:
             clock.write_text("0")
             environment["CHAOS_CLOCK"] = str(clock)
             environment["PYTHONPATH"] = f"{Path(__file__).with_name('clock')}:{environment.get('PYTHONPATH', '')}"
-        command = [sys.executable, "-m", "twofold", "-c", str(self.file), "run"]
+        command = twofold_command(self.file, "run")
         keeper = Keeper(f"connector {name}", command, self.folder / f"{name}.log", environment)
         keeper.start()
         ending.callback(keeper.close)
@@ -191,14 +198,6 @@ class Trial:
         if made.returncode == 0:
             ending.callback(lambda: subprocess.run(["umount", "-l", spool], check=False))
         return spool
-
-    def _twofold(self, *arguments: str, check: bool = True) -> None:
-        command = [sys.executable, "-m", "twofold", "-c", str(self.file), *arguments]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **self.environment}
-        )
-        if check and done.returncode != 0:
-            raise RuntimeError(f"twofold {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
 
     def _under_load(self, database: Database, faults: Faults, connectors: list[Keeper]) -> Counter[str]:
         """Clients, faults and loads side by side, for as long as the round lasts."""
@@ -251,13 +250,15 @@ class Trial:
             self.say(f"asked to reload {table}: {', '.join(commands)}")
 
     def _ask(self, command: str, table: str) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._twofold("backfill", command, f"public.{table}", check=False)
+        ask_twofold(
+            self.file, "backfill", command, f"public.{table}", environment=self.environment, timeout_s=PATIENCE_S
+        )
 
     def _resume_all(self) -> None:
         """No table stays paused, whichever command was the last that counted."""
         if self.paused:
-            self._twofold("backfill", "resume", *(f"public.{table}" for table in sorted(self.paused)))
+            tables = [f"public.{table}" for table in sorted(self.paused)]
+            run_twofold(self.file, "backfill", "resume", *tables, environment=self.environment)
 
     def _caught_up(self, database: Database) -> float:
         """Seconds until all that was committed is visible and no table is being loaded."""

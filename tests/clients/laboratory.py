@@ -4,7 +4,6 @@ happened to them.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +16,7 @@ from psycopg import sql
 from clients.rows import Rows
 from clients.samples import PREPARATION
 from clients.tables import IDENTITIES, LAST_ID, Table, every_type, kinds_of_change
-from fixtures.connector import START_S, Installation, wait_until
+from fixtures.connector import Installation
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
 
 PREFIX = "clients"
@@ -68,10 +67,9 @@ def carried(folder: Path) -> Iterator[Laboratory]:
         prepare(dsn)
         here.sql("CREATE TABLE account (id int PRIMARY KEY, version int, note text)")
         here.sql(*(statement for table in tables for statement in table.creation()))
-        done = here.init()
-        assert done.returncode == 0, done.stderr
+        here.twofold("init", ok=True)
         with here.carrying():
-            _until_loaded(here)
+            here.until_loaded(120)
             here.sql(*(statement for table in tables for statement in table.statements(*table.changes)))
             here.caught_up()
             for table in tables:
@@ -79,7 +77,7 @@ def carried(folder: Path) -> Iterator[Laboratory]:
                     subprocess.run(
                         here.command("backfill", "start", f"public.{table.table}"), check=True, capture_output=True
                     )
-            _until_loaded(here)
+            here.until_loaded(120)
             here.sql(*(f"INSERT INTO {table.table} (id, n) VALUES ({LAST_ID}, 0)" for table in tables))
             here.caught_up()
         yield Laboratory(kafka.bootstrap, registry.url, dsn, postgres.dsn("target"), tables)
@@ -90,13 +88,3 @@ def prepare(dsn: str) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for statement in PREPARATION:
             connection.execute(statement)
-
-
-def _until_loaded(here: Installation) -> None:
-    def loaded() -> bool:
-        asked = subprocess.run(
-            here.command("backfill", "status", "--json"), capture_output=True, text=True, timeout=START_S, check=True
-        )
-        return not json.loads(asked.stdout)
-
-    wait_until(loaded, 120, "all tables are loaded")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Sequence
 from datetime import UTC
 from pathlib import Path
@@ -21,6 +19,7 @@ from clients.rows import Rows, fold_envelopes, value_of
 from clients.samples import Sample
 from clients.tables import Table
 from helpers.connector.topics import Reader
+from helpers.reading import ask_registry
 from twofold_common import java
 from twofold_spark import session
 
@@ -85,8 +84,7 @@ class SparkFromAvro:
         return rows
 
     def _read(self, topic: str) -> list[dict[str, Any]]:
-        with urllib.request.urlopen(f"{self._registry}/subjects/{topic}-value/versions/latest", timeout=20) as answer:
-            schema = json.load(answer)["schema"]
+        schema = ask_registry(self._registry, f"subjects/{topic}-value/versions/latest")["schema"]
         source = self._spark.read.format("kafka").option("subscribe", topic)
         source = source.option("kafka.bootstrap.servers", self._bootstrap).option("startingOffsets", "earliest")
         records = source.option("kafka.isolation.level", "read_committed").load().where("value IS NOT NULL")

@@ -19,9 +19,7 @@ import psycopg
 from ddl.changes import PUBLISHED, TABLES, Seed, Transaction
 from fixtures.connector import Installation, wait_until
 from helpers.connector.topics import Tail, fold
-from twofold.config import load
 from twofold.errors import Refused
-from twofold.inspect.status_report import read_status
 from twofold.run.initialisation import initialise
 from twofold.run.supervisor import supervise
 
@@ -68,7 +66,7 @@ class Batch:
             here.sql(*seed.made())
             tables += [f"{seed.schema}.{each}" for each in PUBLISHED.values()]
         here.sql(f"CREATE PUBLICATION {here.prefix} FOR TABLE account, {', '.join(tables)}")
-        initialise(load(here.file), lambda _: None)
+        initialise(here.config, lambda _: None)
         self._scripts = {seed: seed.transactions() for seed in self.seeds}
         self._pending: dict[Seed, str] = {}
         self._unfinished: set[Seed] = set()
@@ -206,7 +204,7 @@ class Batch:
         def carry() -> None:
             while not stop.is_set():
                 try:
-                    supervise(load(self.here.file), stop)
+                    supervise(self.here.config, stop)
                 except Refused as refused:
                     self.counts.refused += 1
                     if (command := COMMAND.search(str(refused))) is None:
@@ -247,7 +245,7 @@ class Batch:
         wrong = self._wait_until_right()
         self.counts.carried_s += carried - began
         self.counts.right_s += time.monotonic() - carried
-        stale = {each.table: each for each in read_status(load(self.here.file)).stale}
+        stale = {each.table: each for each in self.here.status().stale}
         self.counts.wrong += [f"{table}: {said}" for table, said in wrong.items() if table not in stale]
         for table in stale:
             self.counts.named += 1

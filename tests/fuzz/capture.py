@@ -60,7 +60,7 @@ def work(dsn: str) -> None:
 
 def read(server: PostgresServer, way: str, options: SessionOptions) -> Iterator[tuple[bool, bytes]]:
     conninfo = psycopg.conninfo.make_conninfo(server.dsn(), options=forced(server.version, options))
-    session = ReplicationSession(conninfo, slot=way, publications=[way], application_name=way, options=options)
+    session = ReplicationSession(conninfo, slot=way, publication=way, application_name=way, options=options)
     session.open()
     in_stream, ended = False, False
     while not ended:

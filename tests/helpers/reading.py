@@ -8,7 +8,7 @@ import io
 import json
 import time
 import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import fastavro
@@ -65,6 +65,17 @@ def read_to_end(
         reader.close()
 
 
+def ask_registry(url: str, path: str, method: str = "GET", body: Mapping[str, object] | None = None) -> Any:
+    request = urllib.request.Request(
+        f"{url}/{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
+        method=method,
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
 class Schemas:
     """Those of one registry, by their ids."""
 
@@ -76,9 +87,8 @@ class Schemas:
         """The parsed schema that a value in Confluent's wire format was written with."""
         number = data[1:5]
         if number not in self._known:
-            url = f"{self._url}/schemas/ids/{int.from_bytes(number, 'big')}"
-            with urllib.request.urlopen(url, timeout=20) as answer:
-                self._known[number] = fastavro.parse_schema(json.loads(json.load(answer)["schema"]))
+            found = ask_registry(self._url, f"schemas/ids/{int.from_bytes(number, 'big')}")
+            self._known[number] = fastavro.parse_schema(json.loads(found["schema"]))
         return self._known[number]
 
     def decode(self, data: bytes) -> Any:

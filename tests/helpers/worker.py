@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import Self
 
 _LONGEST_S = 300
 """One step may wait for a job that a test has stopped."""
 
 
 class Worker(threading.Thread):
-    """`stop` ends it and raises what failed: a thread's exception is seen by nobody else."""
+    """`stop`, or the end of a `with`, ends it and raises what failed: a thread's exception is seen
+    by nobody else.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name)
@@ -25,6 +28,13 @@ class Worker(threading.Thread):
             self.work()
         except Exception as error:  # `stop` raises it
             self.failure = error
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         self._stopped.set()

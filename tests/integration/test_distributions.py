@@ -68,7 +68,7 @@ print(len(names))
 @pytest.mark.parametrize(
     ("distribution", "package", "without", "absent"),
     [
-        ("twofold-avro", "twofold_avro", {"records", "json_values", "row_values"}, ["fastavro", "twofold", "pyspark"]),
+        ("twofold-avro", "twofold_avro", {"records", "json_values"}, ["fastavro", "twofold", "pyspark"]),
         ("twofold-common", "twofold_common", set(), ["twofold_avro", "twofold", "pyspark"]),
         ("twofold-reader", "twofold_reader", {"arrow"}, ["twofold", "pyspark", "psycopg", "pyarrow"]),
         ("twofold-spark", "twofold_spark", None, ["fastavro", "twofold", "pyspark"]),

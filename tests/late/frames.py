@@ -14,7 +14,7 @@ Pure: bytes in, values out. A body is a frame without the four bytes of its leng
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 
@@ -60,7 +60,7 @@ class Request:
         return {Api.PRODUCE: "produce", Api.INIT_PRODUCER_ID: "init", Api.ADD_PARTITIONS: "add"}[self.api]
 
 
-class _Reader:
+class Primitives:
     """Reads Kafka's primitive types one after the other; compact ones where `flexible`."""
 
     def __init__(self, body: bytes, at: int, flexible: bool) -> None:
@@ -97,7 +97,8 @@ class _Reader:
         if self.flexible:
             for _ in range(self.varint()):
                 self.varint()
-                self.at += self.varint()
+                size = self.varint()  # before the sum: reading it moves on
+                self.at += size
 
 
 def correlation_of(body: bytes) -> int:
@@ -115,7 +116,7 @@ def read_request(body: bytes) -> Request | None:
     low, high = _VERSIONS[Api(api)]
     if not low <= version <= high:
         return None
-    reader = _Reader(body, 8, False)
+    reader = Primitives(body, 8, False)
     reader.text()  # the client's name is never compact
     reader.flexible = version >= _FLEXIBLE[Api(api)]
     reader.tags()
@@ -126,20 +127,20 @@ def read_request(body: bytes) -> Request | None:
     return _READ[request.api](request, reader)
 
 
-def _read_end(request: Request, reader: _Reader) -> Request:
+def _read_end(request: Request, reader: Primitives) -> Request:
     reader.at += 8
-    return _with(request, epoch=reader.number("h"), commit=bool(reader.number("b")))
+    return replace(request, epoch=reader.number("h"), commit=bool(reader.number("b")))
 
 
-def _read_init(request: Request, reader: _Reader) -> Request:
+def _read_init(request: Request, reader: Primitives) -> Request:
     reader.at += 4
     if request.version < 3:
         return request
     reader.at += 8
-    return _with(request, epoch=reader.number("h"))
+    return replace(request, epoch=reader.number("h"))
 
 
-def _read_add(request: Request, reader: _Reader) -> Request:
+def _read_add(request: Request, reader: Primitives) -> Request:
     reader.at += 8
     epoch = reader.number("h")
     partitions = []
@@ -147,10 +148,10 @@ def _read_add(request: Request, reader: _Reader) -> Request:
         topic = reader.text() or ""
         partitions += [(topic, reader.number("i")) for _ in range(reader.count())]
         reader.tags()
-    return _with(request, epoch=epoch, partitions=tuple(partitions))
+    return replace(request, epoch=epoch, partitions=tuple(partitions))
 
 
-def _read_produce(request: Request, reader: _Reader) -> Request:
+def _read_produce(request: Request, reader: Primitives) -> Request:
     reader.at += 6  # acks, timeout
     epoch, partitions = -1, []
     for _ in range(reader.count()):
@@ -164,7 +165,7 @@ def _read_produce(request: Request, reader: _Reader) -> Request:
             reader.at += size
             reader.tags()
         reader.tags()
-    return _with(request, epoch=epoch, partitions=tuple(partitions))
+    return replace(request, epoch=epoch, partitions=tuple(partitions))
 
 
 _READ = {
@@ -175,22 +176,13 @@ _READ = {
 }
 
 
-def _with(
-    request: Request, *, epoch: int, commit: bool | None = None, partitions: tuple[tuple[str, int], ...] = ()
-) -> Request:
-    return Request(
-        request.api, request.version, request.correlation, request.transactional_id, epoch, commit, partitions
-    )
-
-
 def read_errors(request: Request, body: bytes) -> tuple[int, ...]:
     """The error codes in the answer to a request, one a partition where there are partitions."""
-    reader = _Reader(body, 4, request.flexible)
+    reader = Primitives(body, 4, request.flexible)
     reader.tags()
-    if request.api is Api.PRODUCE:
-        return _produce_errors(request, reader)
-    reader.at += 4  # how long the broker throttled
-    if request.api is not Api.ADD_PARTITIONS:
+    if request.api is not Api.PRODUCE:
+        reader.at += 4  # how long the broker throttled
+    if request.api not in (Api.PRODUCE, Api.ADD_PARTITIONS):
         return (reader.number("h"),)
     errors = []
     for _ in range(reader.count()):
@@ -198,25 +190,18 @@ def read_errors(request: Request, body: bytes) -> tuple[int, ...]:
         for _ in range(reader.count()):
             reader.at += 4
             errors.append(reader.number("h"))
+            if request.api is Api.PRODUCE:
+                _skip_offsets(request, reader)
             reader.tags()
         reader.tags()
     return tuple(errors)
 
 
-def _produce_errors(request: Request, reader: _Reader) -> tuple[int, ...]:
-    errors = []
-    for _ in range(reader.count()):
-        reader.text()
+def _skip_offsets(request: Request, reader: Primitives) -> None:
+    reader.at += 16 + (8 if request.version >= 5 else 0)  # offset, time, first offset of the log
+    if request.version >= 8:
         for _ in range(reader.count()):
             reader.at += 4
-            errors.append(reader.number("h"))
-            reader.at += 16 + (8 if request.version >= 5 else 0)  # offset, time, first offset of the log
-            if request.version >= 8:
-                for _ in range(reader.count()):
-                    reader.at += 4
-                    reader.text()
-                    reader.tags()
-                reader.text()
+            reader.text()
             reader.tags()
-        reader.tags()
-    return tuple(errors)
+        reader.text()

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 from model import group_mutants, mutants, run, scenarios
 from model.explore import Found, explore
-from model.group_world import first_violation
+from model.group_world import GroupWorld, first_violation
 from model.lives import model as lives_model
 from model.lives import mutants as lives_mutants
 from model.lives import scenarios as lives_scenarios
-from model.member_world import first_violation_of_members
-from model.order_world import first_violation_of_order
-from model.remade_world import first_violation_of_remade
-from model.shard_world import first_violation_of_shards
+from model.member_world import MemberWorld
+from model.order_world import OrderWorld
+from model.remade_world import RemadeWorld
+from model.shard_world import ShardWorld
 
 HISTORIES, AT_ONCE = 20_000, 2_500
 EXPLORED: dict[str, tuple[Any, Any, Any]] = {
@@ -78,12 +78,12 @@ def tried(job: Job) -> tuple[int, str | None]:
     if not job.is_mutant:
         seeds = range(int(job.name), int(job.name) + AT_ONCE)
         others = seeds[: AT_ONCE // 4]
-        violation = first_violation(seeds) or first_violation_of_members(others) or first_violation_of_remade(others)
-        violation = violation or first_violation_of_order(others) or first_violation_of_shards(seeds)
-        return 2 * len(seeds) + 3 * len(others), violation
+        worlds = {GroupWorld: seeds, MemberWorld: others, RemadeWorld: others, OrderWorld: others, ShardWorld: seeds}
+        found = (first_violation(world, its) for world, its in worlds.items())
+        return sum(map(len, worlds.values())), next(filter(None, found), None)
     mutant = next(each for each in group_mutants.MUTANTS if each.name == job.name)
     with mutant.applied():
-        return HISTORIES, first_violation(range(HISTORIES))
+        return HISTORIES, first_violation(GroupWorld, range(HISTORIES))
 
 
 def lines(results: Iterator[Result]) -> Iterator[str]:

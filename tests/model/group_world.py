@@ -594,11 +594,11 @@ def make_member(source: Source, cut: int, known: int, seen: Frontier | None) -> 
     return Member(cut, known, tuple(branches), seen, tuple(n for n, each in new if each.load))
 
 
-def first_violation(seeds: Iterable[int]) -> str | None:
-    """Run the histories; return the first broken promise, or None."""
+def first_violation(world: type[GroupWorld], seeds: Iterable[int]) -> str | None:
+    """Run the histories of such a world; return the first broken promise, or None."""
     for seed in seeds:
         try:
-            GroupWorld(seed).run()
+            world(seed).run()
         except Violation as broken:
             return f"history {seed}: {broken}"
     return None

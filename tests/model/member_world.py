@@ -6,10 +6,10 @@ published, and finds the first commit records of an added member removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from model.group_world import GroupWorld, Source, make_member
-from model.logs import Violation, check
+from model.logs import check
 from twofold_common.global_cut import Frontier, Member
 from twofold_common.global_loads import Loads
 from twofold_common.group_admission import Admission
@@ -119,13 +119,3 @@ class MemberWorld(GroupWorld):
                 self._row.get(each.name, 0) == len(each.kafka.commits),
                 f"{each.name} is held back or not admitted, and nothing is in doubt",
             )
-
-
-def first_violation_of_members(seeds: Iterable[int]) -> str | None:
-    """Run the histories; return the first broken promise, or None."""
-    for seed in seeds:
-        try:
-            MemberWorld(seed).run()
-        except Violation as broken:
-            return f"history {seed}: {broken}"
-    return None

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from model.group_loads import CommitRecord
 from model.group_world import GroupWorld, Source, global_id
-from model.logs import Violation, check
+from model.logs import check
 from twofold_common import global_order
 from twofold_common.global_cut import Load
 from twofold_common.global_loads import Loads
@@ -86,13 +86,3 @@ class OrderWorld(GroupWorld):
 
 def replace_gids(record: CommitRecord, count: int) -> CommitRecord:
     return record._replace(gids=record.gids[:count])
-
-
-def first_violation_of_order(seeds: Iterable[int]) -> str | None:
-    """Run the histories; return the first broken promise, or None."""
-    for seed in seeds:
-        try:
-            OrderWorld(seed).run()
-        except Violation as broken:
-            return f"history {seed}: {broken}"
-    return None

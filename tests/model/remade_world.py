@@ -7,10 +7,7 @@ connectors may take a while until they notice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from model.group_world import GroupWorld, Kafka, Source
-from model.logs import Violation
 from twofold.bridge import events
 from twofold_common.global_loads import Loads
 from twofold_common.positions import NO_LSN, Lsn
@@ -83,13 +80,3 @@ class RemadeWorld(GroupWorld):
         self._cut = {each.name: 0 for each in self.sources}
         self._loads = Loads()
         self._read_last[source.name] = 0
-
-
-def first_violation_of_remade(seeds: Iterable[int]) -> str | None:
-    """Run the histories; return the first broken promise, or None."""
-    for seed in seeds:
-        try:
-            RemadeWorld(seed).run()
-        except Violation as broken:
-            return f"history {seed}: {broken}"
-    return None

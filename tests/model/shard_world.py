@@ -9,12 +9,12 @@ transaction of the cut left it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from model.group_loads import FIRST, ChunkRead, CommitRecord
 from model.group_world import GroupWorld, Source
-from model.logs import Violation, check
+from model.logs import check
 
 Fold = Mapping[str, str | None]
 """By key, the value that a member's row has now; None: it is deleted."""
@@ -202,13 +202,3 @@ class ShardWorld(GroupWorld):
         check(sorted(key for _, key in found) == there, f"{cut} shows a row twice or not at all: {found}")
         check(found.items() <= wanted.items(), f"{cut} shows {found}, not {wanted}")
         self.looked_at += len(there)
-
-
-def first_violation_of_shards(seeds: Iterable[int], world: type[ShardWorld] = ShardWorld) -> str | None:
-    """Run the histories; return the first broken promise, or None."""
-    for seed in seeds:
-        try:
-            world(seed).run()
-        except Violation as broken:
-            return f"history {seed}: {broken}"
-    return None

@@ -28,4 +28,4 @@ def test_every_cut_is_whole() -> None:
 def test_broken_rule_of_a_cut_is_caught(mutant: GroupMutant) -> None:
     assert mutant.seed is not None
     with mutant.applied():
-        assert first_violation(range(mutant.seed, mutant.seed + SEARCHED))
+        assert first_violation(GroupWorld, range(mutant.seed, mutant.seed + SEARCHED))

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from model.group_mutants import ignore_what_is_in_doubt, need_not_show_what_is_decided
-from model.member_world import MemberWorld, first_violation_of_members
+from model.group_world import first_violation
+from model.member_world import MemberWorld
 from twofold_common.global_loads import Decisions
 from twofold_common.group_admission import Admission
 
@@ -58,4 +59,4 @@ RARE = "commit records that are gone are not asked for"
 def test_broken_rule_of_members_is_caught(name: str) -> None:
     *where, seed = MUTANTS[name]
     with patch.object(*where):
-        assert first_violation_of_members(range(seed, seed + SEARCHED))
+        assert first_violation(MemberWorld, range(seed, seed + SEARCHED))

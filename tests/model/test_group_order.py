@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from model.order_world import OrderWorld, first_violation_of_order
+from model.group_world import first_violation
+from model.order_world import OrderWorld
 from twofold_common import global_order
 from twofold_common.global_cut import Load
 from twofold_common.global_order import Stop, Unit, order_units
@@ -45,7 +46,7 @@ _sort, _find = global_order._sort_components, global_order._find_followers
 @pytest.mark.parametrize(("rule", "broken"), [("_sort_components", _each_alone), ("_find_followers", _without_loads)])
 def test_a_broken_rule_is_caught(rule: str, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(global_order, rule, broken)
-    assert first_violation_of_order(range(3000))
+    assert first_violation(OrderWorld, range(3000))
 
 
 def stops(**members: str) -> dict[str, list[Stop]]:

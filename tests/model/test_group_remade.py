@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from model import group_mutants
-from model.remade_world import RemadeWorld, first_violation_of_remade
+from model.group_world import first_violation
+from model.remade_world import RemadeWorld
 from twofold_common.global_cut import Frontier
 
 SEARCHED = 3_000
@@ -32,7 +33,7 @@ def _believe_any_stream(own: Frontier, read: Any) -> Frontier:
 
 def test_numbers_of_a_former_stream_say_nothing_of_the_new_one() -> None:
     with patch.object(Frontier, "keep_streams", _believe_any_stream):
-        assert first_violation_of_remade(range(2117, 2117 + SEARCHED))
+        assert first_violation(RemadeWorld, range(2117, 2117 + SEARCHED))
 
 
 SEEDS = {"what PostgreSQL lists is left out": 1635, "loads are forgotten": 10, "a load ignores what is in doubt": 10}
@@ -43,4 +44,4 @@ SEEDS = {"what PostgreSQL lists is left out": 1635, "loads are forgotten": 10, "
 def test_broken_rule_of_a_cut_is_caught(name: str) -> None:
     mutant = next(each for each in group_mutants.MUTANTS if each.name == name)
     with mutant.applied():
-        assert first_violation_of_remade(range(SEEDS[name], SEEDS[name] + SEARCHED))
+        assert first_violation(RemadeWorld, range(SEEDS[name], SEEDS[name] + SEARCHED))

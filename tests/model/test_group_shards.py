@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from model import shard_world
-from model.shard_world import Fold, Rows, ShardedTable, ShardWorld, first_violation_of_shards
+from model.group_world import first_violation
+from model.shard_world import Fold, Rows, ShardedTable, ShardWorld
 
 SHORT = range(60)
 
@@ -78,4 +79,4 @@ def test_broken_rule_of_shards_is_caught(
     where: Any, attribute: str, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, attribute, broken)
-    assert first_violation_of_shards(range(3000))
+    assert first_violation(ShardWorld, range(3000))

@@ -6,8 +6,6 @@ that Iceberg's JDBC catalog keeps.
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -17,7 +15,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine, text
 
 from fixtures.object_store import ObjectStore
-from readers.metadata import main_version, read_metadata
+from readers.metadata import main_version, read_metadata, read_sequence
+from readers.rest_session import RestAccess, RestSession
 
 SCHEMA: Final = "public"
 _LOCATIONS: Final = text(
@@ -33,7 +32,23 @@ class CatalogOfTables(Protocol):
     def kind(self) -> str: ...
     @property
     def commits_at_once(self) -> bool:
-        """Whether several tables change in one commit."""
+        """Whether several tables change in one commit: then no read may be torn."""
+        ...
+
+    @property
+    def offers_commit(self) -> bool:
+        """Whether it says that it has such a commit, so that the mirror asks for it."""
+        ...
+
+    @property
+    def watched(self) -> bool:
+        """Whether the trial looks at the tables beside the readers: two tables by `look`."""
+        ...
+
+    def look(self, tables: Sequence[str]) -> Sequence[int] | None:
+        """Return each table's last commit record, all as of one moment; None if the first changed
+        meanwhile.
+        """
         ...
 
     def main(self, table: str) -> int:
@@ -53,33 +68,61 @@ class CatalogOfTables(Protocol):
 class RestTables:
     """By Iceberg's REST protocol; the files are this machine's, or in a store that speaks S3."""
 
-    def __init__(self, address: str, *, commits_at_once: bool, store: ObjectStore | None = None) -> None:
-        self.address = address
+    def __init__(
+        self,
+        kind: str,
+        access: RestAccess,
+        *,
+        commits_at_once: bool,
+        store: ObjectStore | None = None,
+        watched: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.access = access
         self.commits_at_once = commits_at_once
+        self.watched = watched
         self._store = store
-        self.kind = "rest" if commits_at_once else "rest-apart"
+        self._session = RestSession(access)
+
+    @property
+    def offers_commit(self) -> bool:
+        return self._session.offers_commit
+
+    def look(self, tables: Sequence[str]) -> Sequence[int] | None:
+        """The first table is loaded again behind the others: it had one version all the while."""
+        loaded = [self._session.load(SCHEMA, table, snapshots="all") for table in tables]
+        if self.main(tables[0]) != main_version(loaded[0]):
+            return None
+        return [read_sequence(metadata) for metadata in loaded]
 
     def main(self, table: str) -> int:
-        url = f"{self.address}/v1/namespaces/{SCHEMA}/tables/{table}?snapshots=refs"
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return main_version(json.load(answer)["metadata"])
+        return main_version(self._session.load(SCHEMA, table, snapshots="refs"))
 
     def for_pyiceberg(self) -> Catalog:
         store = self._store
-        return RestCatalog("rest", uri=self.address, **(store.properties | store.credentials if store else {}))
+        ours = store.properties | store.credentials if store else {}
+        return RestCatalog("rest", uri=self.access.address, **self.access.properties, **ours)
 
     def duckdb_attaches(self) -> Sequence[str]:
-        catalog = f"TYPE iceberg, ENDPOINT '{self.address}', AUTHORIZATION_TYPE 'none'"
-        if (store := self._store) is None:
-            return (f"ATTACH '' AS lake ({catalog})",)
-        secret = (
-            f"TYPE s3, KEY_ID '{store.access_key}', SECRET '{store.secret_key}', REGION 'us-east-1', "
-            f"ENDPOINT '{store.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false"
-        )
-        return (
-            f"CREATE SECRET store ({secret})",
-            f"ATTACH '' AS lake ({catalog}, ACCESS_DELEGATION_MODE 'none')",
-        )
+        access, store, secrets = self.access, self._store, []
+        options = f"TYPE iceberg, ENDPOINT '{access.address}'"
+        if access.credential:
+            name, _, secret = access.credential.partition(":")
+            scope = f", OAUTH2_SCOPE '{access.scope}'" if access.scope else ""
+            secrets.append(
+                f"CREATE SECRET entry (TYPE iceberg, CLIENT_ID '{name}', CLIENT_SECRET '{secret}', "
+                f"OAUTH2_SERVER_URI '{access.token_address}'{scope})"
+            )
+            options += ", SECRET entry"
+        else:
+            options += ", AUTHORIZATION_TYPE 'none'"
+        if store is not None:
+            secrets.append(
+                f"CREATE SECRET store (TYPE s3, KEY_ID '{store.access_key}', SECRET '{store.secret_key}', "
+                f"REGION 'us-east-1', ENDPOINT '{store.endpoint.removeprefix('http://')}', URL_STYLE 'path', USE_SSL false)"
+            )
+            options += ", ACCESS_DELEGATION_MODE 'none'"
+        return (*secrets, f"ATTACH '{access.warehouse}' AS lake ({options})")
 
     def duckdb_name(self, table: str) -> str:
         return f"lake.{SCHEMA}.{table}"
@@ -89,18 +132,28 @@ class SqlTables:
     """By the database of Iceberg's JDBC catalog. DuckDB knows no such catalog: it gets the file."""
 
     commits_at_once = False
+    offers_commit = False
+    watched = True
 
     def __init__(self, kind: str, url: str, catalog: str) -> None:
         self.kind = kind
         self._url = url
         self._catalog = catalog
         self._engine = create_engine(url)
+        self._sequences: dict[str, int] = {}
+        """By metadata file."""
 
     def locations(self) -> dict[str, str]:
         """Return the metadata file of each table, all as of one moment."""
         with self._engine.connect() as connection:
             rows = connection.execute(_LOCATIONS, {"catalog": self._catalog, "schema": SCHEMA}).all()
         return {str(name): str(location) for name, location in rows}
+
+    def look(self, tables: Sequence[str]) -> Sequence[int] | None:
+        locations = self.locations()
+        seen = [locations[table] for table in tables]
+        self._sequences = {each: self._sequences.get(each) or read_sequence(read_metadata(each)) for each in seen}
+        return [self._sequences[each] for each in seen]
 
     def main(self, table: str) -> int:
         return main_version(read_metadata(self.locations()[table]))

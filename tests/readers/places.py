@@ -1,4 +1,6 @@
-"""A lake in each kind of catalog, with its servers: what the command tries, one after the other."""
+"""A lake in each kind of catalog and store, with its servers: what the command tries, one after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +12,50 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from fixtures.catalogs import RestCatalogServer, one_at_a_time
+from fixtures.object_store import ObjectStore, new_stored_lake, opened_moto, opened_stored_lake
+from fixtures.polaris import Polaris
+from fixtures.seaweedfs import TABLES_BUCKET, SeaweedFS
 from fixtures.spark import Lake, new_lake
 from helpers.spark.writer import Writer
 from readers.catalogs import CatalogOfTables, RestTables, SqlTables
+from readers.rest_session import RestAccess
 from twofold_spark.catalog_choice import CatalogChoice
 
-KINDS: Final = ("rest", "rest-apart", "sqlite")
-"""`rest-apart` is a REST catalog that does not offer the commit of several tables."""
+KINDS: Final = ("rest", "rest-apart", "sqlite", "seaweedfs", "polaris")
+"""`rest-apart` is a REST catalog that does not offer the commit of several tables; `seaweedfs` is
+SeaweedFS's own, whose tables are in its own store; `polaris` is the Apache Polaris of the folder
+`TWOFOLD_POLARIS`."""
+STORES: Final = ("files", "moto", "seaweedfs")
 
 Place = tuple[Lake, CatalogOfTables, Sequence[str]]
 """The lake, its catalog, and the options that bring the mirror there."""
 
 
 @contextmanager
-def opened_place(kind: str, spark: SparkSession, writer: Writer, folder: Path) -> Iterator[Place]:
+def opened_place(kind: str, store: str, spark: SparkSession, writer: Writer, folder: Path) -> Iterator[Place]:
     """Make the place, with servers of its own that end with it."""
     folder.mkdir(parents=True)
     with ExitStack() as ending:
-        if kind == "sqlite":
-            lake, url = new_lake(spark, writer, folder), f"sqlite:///{folder}/catalog.db"
-            tables = SqlTables(kind, url, lake.catalog)
-            ending.callback(tables.close)
-            yield lake, tables, ()
-            return
-        server = RestCatalogServer(folder)
-        ending.callback(server.stop)
-        server.start()
-        yield ending.enter_context(rest_place(spark, writer, server, at_once=kind == "rest"))
+        match kind:
+            case "sqlite":
+                lake, url = new_lake(spark, writer, folder), f"sqlite:///{folder}/catalog.db"
+                tables = SqlTables(kind, url, lake.catalog)
+                ending.callback(tables.close)
+                yield lake, tables, ()
+            case "seaweedfs":
+                yield _make_seaweedfs_place(spark, writer, _start_seaweedfs(folder, ending), folder)
+            case "polaris":
+                yield _make_polaris_place(spark, writer, folder, ending)
+            case _ if store == "files":
+                server = RestCatalogServer(folder)
+                ending.callback(server.stop)
+                server.start()
+                yield ending.enter_context(rest_place(spark, writer, server, at_once=kind == "rest"))
+            case _:
+                there = _open_store(store, folder, ending)
+                lake = ending.enter_context(opened_stored_lake(spark, writer, folder, there, at_once=True))
+                access = RestAccess(lake.catalog_choice.uri)
+                yield lake, RestTables(f"rest, {store}", access, commits_at_once=True, store=there), ()
 
 
 @contextmanager
@@ -48,4 +67,43 @@ def rest_place(spark: SparkSession, writer: Writer, server: RestCatalogServer, *
         file.write_text("".join(f"{name}={value}\n" for name, value in choice.properties.items()))
         lake = new_lake(spark, writer, server.folder, choice)
         options = ("--catalog-uri", choice.uri, "--catalog-file", str(file))
-        yield lake, RestTables(address, commits_at_once=at_once), options
+        tables = RestTables("rest" if at_once else "rest-apart", RestAccess(address), commits_at_once=at_once)
+        yield lake, tables, options
+
+
+def _make_seaweedfs_place(spark: SparkSession, writer: Writer, server: SeaweedFS, folder: Path) -> Place:
+    """Nothing of the tests stands before this catalog, so the trial watches it."""
+    server.make_tables_bucket()
+    store = server.store
+    access = RestAccess(
+        server.catalog_address, f"s3://{TABLES_BUCKET}", credential=f"{store.access_key}:{store.secret_key}"
+    )
+    lake = new_stored_lake(spark, writer, folder, store, access.address, access.properties)
+    return lake, RestTables("seaweedfs", access, commits_at_once=False, store=store, watched=True), ()
+
+
+def _make_polaris_place(spark: SparkSession, writer: Writer, folder: Path, ending: ExitStack) -> Place:
+    """Nothing of the tests stands before this catalog, and it is watched, so that the trial shows
+    whether its commit of several tables is one.
+    """
+    server = Polaris(folder)
+    ending.callback(server.stop)
+    server.start()
+    writing, reading = server.make_catalog()
+    choice = CatalogChoice.choose(None, writing.address, writing.properties)
+    file = folder / "catalog.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in choice.properties.items()))
+    lake = new_lake(spark, writer, folder / "lake", choice)
+    options = ("--catalog-uri", choice.uri, "--catalog-file", str(file))
+    return lake, RestTables("polaris", reading, commits_at_once=True, watched=True), options
+
+
+def _open_store(name: str, folder: Path, ending: ExitStack) -> ObjectStore:
+    return ending.enter_context(opened_moto(folder)) if name == "moto" else _start_seaweedfs(folder, ending).store
+
+
+def _start_seaweedfs(folder: Path, ending: ExitStack) -> SeaweedFS:
+    server = SeaweedFS(folder)
+    ending.callback(server.stop)
+    server.start()
+    return server

@@ -97,7 +97,7 @@ def make_reader(name: str, lake: Lake, tables: CatalogOfTables, ending: ExitStac
             return Pyiceberg(tables)
         case "trino":
             assert isinstance(tables, RestTables), "the command refuses other catalogs"
-            server = TrinoServer(lake.warehouse / "trino", trino_server.rest_catalog(tables.address))
+            server = TrinoServer(lake.warehouse / "trino", trino_server.rest_catalog(tables.access.address))
             ending.callback(server.stop)
             server.start()
             return Trino(server)

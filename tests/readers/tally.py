@@ -64,6 +64,8 @@ class Outcome:
 
     catalog: str
     commits_at_once: bool
+    offers_commit: bool
+    """Whether the catalog says that several tables can change in one commit."""
     cuts: int
     """Those that the mirror said, at least."""
     kills: int
@@ -84,7 +86,8 @@ class Outcome:
     def describe(self) -> str:
         """Say it in lines."""
         done = f"{self.reads} reads, {self.cuts} cuts, {self.kills} kills in {self.seconds:.0f} s"
-        lines = [f"{self.catalog}: {done}: {self.torn} torn"]
+        offer = "offers" if self.offers_commit else "does not offer"
+        lines = [f"{self.catalog}: {done}: {self.torn} torn", f"  it {offer} one commit of several tables"]
         for reader, tally in self.tallies.items():
             lines.append(
                 f"  {reader}: {tally.reads} reads of {len(tally.versions)} versions, {len(tally.torn)} torn; "

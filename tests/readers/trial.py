@@ -20,8 +20,7 @@ from fixtures.spark import Lake
 from helpers.spark import interpreted
 from helpers.spark import process as spark_process
 from helpers.spark.bank import MONEY, Bank, opened
-from readers.catalogs import CatalogOfTables, SqlTables
-from readers.metadata import read_metadata, read_sequence
+from readers.catalogs import CatalogOfTables
 from readers.programs import TABLES, TotalReader
 from readers.tally import Outcome, Tally, TornTimes
 
@@ -107,22 +106,22 @@ class _Reading(_Worker):
 
 
 class _Watching(_Worker):
-    """Looks at both tables, as of one moment, every few milliseconds."""
+    """Looks at both tables, as of one moment, every few milliseconds, for half of the time at
+    most.
+    """
 
-    def __init__(self, tables: SqlTables, ending: threading.Event) -> None:
+    def __init__(self, tables: CatalogOfTables, ending: threading.Event) -> None:
         super().__init__("watching", ending)
         self._tables = tables
-        self._sequences: dict[str, int] = {}
-        """By metadata file."""
         self.times = TornTimes()
 
     def step(self) -> None:
-        locations = self._tables.locations()
+        began = time.monotonic()
+        sequences = self._tables.look(TABLES)
         at = time.monotonic()
-        seen = {locations[table] for table in TABLES}
-        self._sequences = {each: self._sequences.get(each) or read_sequence(read_metadata(each)) for each in seen}
-        self.times.observe(at, torn=len(set(self._sequences.values())) > 1)
-        self.ending.wait(_LOOK_S)
+        if sequences is not None:
+            self.times.observe(at, torn=len(set(sequences)) > 1)
+        self.ending.wait(max(_LOOK_S, at - began))
 
 
 class _Trial:
@@ -143,7 +142,7 @@ class _Trial:
         self._publishing = threading.Event()
         self.ending = threading.Event()
         self.reading = [_Reading(reader, tables, self.ending, self._publishing, rests) for reader in readers]
-        self.watching = [_Watching(tables, self.ending)] if isinstance(tables, SqlTables) else []
+        self.watching = [_Watching(tables, self.ending)] if tables.watched else []
         self.workers: list[_Worker] = [*self.reading, *self.watching]
         self.cuts = 0
 
@@ -253,6 +252,7 @@ def try_transfers(
     return Outcome(
         catalog=tables.kind,
         commits_at_once=tables.commits_at_once,
+        offers_commit=tables.offers_commit,
         cuts=trial.cuts,
         kills=kills,
         seconds=time.monotonic() - began,

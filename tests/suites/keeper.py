@@ -4,18 +4,17 @@ says.
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import threading
 import time
-import urllib.request
 from collections import Counter
 
 import psycopg
-from confluent_kafka.admin import AdminClient
 
 from fixtures.connector import START_S, Installation, Running, wait_until
+from helpers.reading import ask_registry
+from helpers.topic_changes import delete_topic
 
 REFUSED = 5
 REPAIRS_MAX = 200
@@ -101,7 +100,7 @@ class Keeper:
         tables = re.search(r"twofold backfill start ((?:[^\s,;()]+\.[^\s,;()]+ ?)+)", words)
         if subject is not None:
             self.refusals["set the subject to another compatibility"] += 1
-            self._registry("PUT", f"config/{subject[1]}", {"compatibility": "NONE"})
+            ask_registry(self._here.reader.registry_url, f"config/{subject[1]}", "PUT", {"compatibility": "NONE"})
         elif tables is not None:
             if (statements := re.search(r"repair: +(.*;) then twofold backfill start", words)) is not None:
                 self.refusals["the table's repair, then twofold backfill start"] += 1
@@ -118,17 +117,5 @@ class Keeper:
 
     def _delete(self, topic: str) -> None:
         """The topic and the subject of its values."""
-        admin = AdminClient({"bootstrap.servers": self._here.reader.bootstrap})
-        admin.delete_topics([topic])[topic].result(60)
-        wait_until(lambda: topic not in admin.list_topics(timeout=20).topics, 60, f"{topic} is gone")
-        self._registry("DELETE", f"subjects/{topic}-value", None)
-
-    def _registry(self, method: str, path: str, body: object) -> None:
-        request = urllib.request.Request(
-            f"{self._here.reader.registry_url}/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json"},
-            method=method,
-        )
-        with urllib.request.urlopen(request, timeout=20):
-            pass
+        delete_topic(self._here.reader.bootstrap, topic)
+        ask_registry(self._here.reader.registry_url, f"subjects/{topic}-value", "DELETE")

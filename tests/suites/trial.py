@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fixtures.connector import START_S, Installation, wait_until
+from fixtures.connector import START_S, Installation
 from suites.archive import Suite
 from suites.comparing import Verdict, compare
 from suites.folding import fold
@@ -94,7 +94,7 @@ class Trial:
             # Tables in which nothing has changed since they were made are met at a start at the
             # latest.
             keeper.start_again()
-            _until_loaded(here, keeper)
+            here.until_loaded(LOAD_S, keeper.check)
             keeper.catch_up(CATCH_UP_S)
             keeper.stop()
             outcome = self._outcome(here)
@@ -109,7 +109,7 @@ class Trial:
         keeper, begun = Keeper(here), time.monotonic()
         try:
             keeper.start()
-            _until_loaded(here, keeper)
+            here.until_loaded(LOAD_S, keeper.check)
             keeper.stop()
             outcome = self._outcome(here)
         finally:
@@ -127,8 +127,7 @@ class Trial:
         here = Installation(
             self._folder, prefix, self.schedule.dsn, self._servers.bootstrap, self._servers.registry, options
         )
-        done = here.init()
-        assert done.returncode == 0, done.stderr
+        here.twofold("init", ok=True)
         return here
 
     def _outcome(self, here: Installation) -> Outcome:
@@ -152,14 +151,3 @@ def _named_as_stale(here: Installation) -> dict[str, str]:
         here.command("status", "--json"), capture_output=True, text=True, timeout=START_S, check=True
     )
     return {each["table"]: each["reason"] for each in json.loads(asked.stdout)["stale"]}
-
-
-def _until_loaded(here: Installation, keeper: Keeper) -> None:
-    def loaded() -> bool:
-        keeper.check()
-        asked = subprocess.run(
-            here.command("backfill", "status", "--json"), capture_output=True, text=True, timeout=START_S, check=True
-        )
-        return not json.loads(asked.stdout)
-
-    wait_until(loaded, LOAD_S, "all tables are loaded")

@@ -67,7 +67,7 @@ CONNECTOR: Mapping[str, Walls] = {
     ),
     "inspect": Walls(
         {"config", "errors", "gids", "group", "kafka", "lives", "source"},
-        {"twofold_avro", "twofold_common", "twofold_reader"},
+        {"fastavro", "twofold_avro", "twofold_common"},
     ),
     "watch": Walls(
         {"bridge", "config", "errors", "gids", "inspect", "kafka", "row_path", "run", "source"},
@@ -75,8 +75,6 @@ CONNECTOR: Mapping[str, Walls] = {
             "confluent_kafka",
             "prometheus_client",
             "psycopg",
-            "pydantic",
-            "pydantic_core",
             "twofold_avro",
             "twofold_common",
         },
@@ -104,7 +102,7 @@ CONNECTOR: Mapping[str, Walls] = {
             "stack",
             "watch",
         },
-        {"click", "rich", "twofold_common"},
+        {"click", "rich", "twofold_common", "twofold_reader"},
     ),
     # It reads the conninfo as psycopg does.
     "config": Walls({"conninfo", "errors"}, {"psycopg", "pydantic", "pydantic_settings", "twofold_common"}),
@@ -129,7 +127,6 @@ AVRO: Mapping[str, Walls] = {
     "connect": Walls({"shapes", "types"}),
     "wire": Walls({"errors", "plain"}, {"cython"}),
     "records": Walls({"errors", "schemas", "types", "wire"}, {"fastavro"}),
-    "row_values": Walls({"errors", "names", "wire"}, {"fastavro"}),
     "json_values": Walls({"errors", "json_scalars", "types", "wire"}, {"fastavro"}),
     "json_scalars": Walls({"errors"}),
     # cython is the compiler's vocabulary; `plain` stands in for it at run time.
@@ -147,7 +144,6 @@ COMMON: Mapping[str, Walls] = {
     "global_loads": Walls({"global_cut"}),
     "global_order": Walls({"global_cut"}),
     "group_admission": Walls({"global_cut", "global_loads"}),
-    "source_order": Walls(),
     "mirror_place": Walls({"errors", "positions"}),
     "table_names": Walls({"printable"}),
     "errors": Walls({"printable"}),
@@ -164,25 +160,22 @@ COMMON: Mapping[str, Walls] = {
 }
 
 READER: Mapping[str, Walls] = {
-    "whole_transactions": Walls({"bookmark", "changes"}, {"twofold_avro", "twofold_common"}),
+    "whole_transactions": Walls({"changes"}, {"twofold_avro", "twofold_common"}),
     "changes": Walls({"values"}, {"fastavro", "twofold_avro", "twofold_common"}),
     "values": Walls(),
     "arrow": Walls({"changes", "whole_transactions"}, {"pyarrow", "twofold_avro"}),
-    "bookmark": Walls(set(), {"twofold_avro", "twofold_common"}),
     "partition_rows": Walls(set(), {"twofold_avro", "twofold_common"}),
     "topics": Walls({"partition_rows"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "schemas": Walls(set(), {"twofold_common"}),
-    "commit_reader": Walls(
-        {"bookmark", "changes", "partition_rows", "topics", "whole_transactions"},
+    "reader": Walls(
+        {"arrow", "changes", "partition_rows", "schemas", "topics", "whole_transactions"},
         {"twofold_avro", "twofold_common"},
     ),
     "frontiers": Walls({"topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "group_reader": Walls(
-        {"bookmark", "changes", "commit_reader", "frontiers", "moved_rows", "schemas", "topics", "whole_transactions"},
+        {"changes", "frontiers", "reader", "schemas", "topics", "whole_transactions"},
         {"twofold_common"},
     ),
-    "moved_rows": Walls({"changes", "whole_transactions"}),
-    "reader": Walls({"arrow", "commit_reader", "schemas", "whole_transactions"}, {"twofold_common"}),
     "waiting": Walls({"schemas", "topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "__init__": Walls({"changes", "group_reader", "reader", "waiting", "whole_transactions"}, {"twofold_common"}),
 }
@@ -192,7 +185,7 @@ SPARK: Mapping[str, Walls] = {
         {"errors", "java_classes", "row_columns", "signals"}, {"py4j", "pyspark", "twofold_avro", "twofold_common"}
     ),
     "sinks": Walls(
-        {"errors", "formatting", "java_classes", "row_columns", "session", "sources"},
+        {"errors", "java_classes", "row_columns", "session", "sources"},
         {"py4j", "pyspark", "twofold_common"},
     ),
     "readers": Walls({"errors", "row_columns", "session", "sinks", "sources"}, {"pyspark"}),
@@ -204,7 +197,7 @@ SPARK: Mapping[str, Walls] = {
         {"errors", "row_columns", "session", "signals", "sinks", "sources", "streaming"}, {"pyspark", "twofold_common"}
     ),
     "verify": Walls(
-        {"errors", "formatting", "readers", "row_columns", "sinks", "sources"},
+        {"errors", "readers", "row_columns", "sinks", "sources"},
         {"pyspark", "twofold_avro", "twofold_common"},
     ),
     "job": Walls(
@@ -224,14 +217,15 @@ SPARK: Mapping[str, Walls] = {
         },
         {"py4j", "pyspark", "twofold_common"},
     ),
-    "session": Walls({"catalog_choice", "errors", "jars", "object_store", "signals"}, {"pyspark", "twofold_common"}),
+    "session": Walls(
+        {"catalog_choice", "errors", "jars", "java_classes", "object_store", "signals"}, {"pyspark", "twofold_common"}
+    ),
     "catalog_choice": Walls({"errors"}),
     "object_store": Walls({"errors"}),
     "jars": Walls({"errors"}, {"twofold_common"}),
-    "streaming": Walls({"errors", "signals"}, {"pyspark", "twofold_common"}),
+    "streaming": Walls({"errors", "java_classes", "signals"}, {"pyspark", "twofold_common"}),
     "signals": Walls(),
     "errors": Walls(set(), {"py4j", "pyspark", "twofold_common"}),
-    "formatting": Walls(),
     "java_classes": Walls(set(), {"py4j", "pyspark"}),
     "row_columns": Walls(),
     "__init__": Walls({"errors", "readers", "sinks", "sources"}),

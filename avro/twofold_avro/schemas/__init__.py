@@ -31,9 +31,7 @@ _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "b
 
 
 def key_schema(shape: TableShape, prefix: str) -> Avro | None:
-    """Return the message key's record, with the key's columns in the table's order; None without a
-    key.
-    """
+    """Return the message key's record, columns in the table's order; None without a key."""
     if shape.keyless:
         return None
     fields = [_field(column, _key_type(column)) for column in shape.key]
@@ -85,18 +83,14 @@ def _text(name: str) -> str:
 
 
 def fixed(name: FixedName) -> dict[str, Any]:
-    """Return a fixed schema. Other fixed schemas that it names are written out at their first
-    mention.
-    """
+    """Return a fixed schema; others that it names are written out at their first mention."""
     schema: dict[str, Any] = json.loads(_text(name))
     _resolve(schema, schema["namespace"], set())
     return schema
 
 
 def canonical(schema: Avro) -> str:
-    """Return a schema as text: equal schemas have equal texts. It is registered, and compared with
-    pins.
-    """
+    """Return a schema as the text that is registered; equal schemas have equal texts."""
     return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -116,9 +110,7 @@ def misread(old: Avro, new: Avro) -> list[str]:
 
 
 def optional_columns(envelope: Avro) -> frozenset[str]:
-    """Return the table's columns that may be null in this envelope's rows, by their PostgreSQL
-    names.
-    """
+    """Return the columns that may be null in this envelope's rows, by PostgreSQL's names."""
     return frozenset(
         column.get("postgres.name", column["name"]) for column in _columns(envelope) if isinstance(column["type"], list)
     )
@@ -215,9 +207,7 @@ def _namespace(shape: TableShape, prefix: str) -> str:
 
 
 def _column(column: ColumnShape) -> Avro:
-    """Return a column of the row: the key's are always there, others may be missing in an old or
-    partial row.
-    """
+    """Return a column of the row; all but the key's may be missing in an old or partial row."""
     encoding = encoding_of(column.type)
     schema = with_names(column.type, encoding.schema)
     doc = {"doc": column.comment} if column.comment else {}
@@ -227,9 +217,7 @@ def _column(column: ColumnShape) -> Avro:
 
 
 def _key_type(column: ColumnShape) -> Avro:
-    """Return a key column's type. A type has a name only if it is the natural type, not text in its
-    place.
-    """
+    """Return a key column's type. It has a name only if it is no text in the type's place."""
     encoding = key_encoding_of(column.type)
     return encoding.schema if encoding.as_text else with_names_in_key(column.type, encoding.schema)
 

@@ -2,6 +2,8 @@
 
 A prepared transaction is resolved by its outcome alone. The position of the prepare decides
 nothing: it may lie before the confirmed or the applied position.
+
+`stream.collector` makes the events, `run.executor` executes the actions.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from twofold.errors import Refused
 from twofold_common.printable import counted
 
 if TYPE_CHECKING:
-    from twofold.inspect.audit import Audit, TopicAudit
+    from twofold.inspect.audit import Audit
     from twofold.inspect.comparison import ComparisonResult
 
 SHOWN = 20
@@ -88,14 +88,10 @@ def _report(found: Audit) -> list[str]:
     lines = [f"{counted(found.commits, 'commit record')}{numbers}"]
     for topic in found.topics:
         lines.append(f"{topic.table or topic.topic}  {topic.description}")
-        lines += _findings(topic)
+        lines += [f"  {each.description}" for each in topic.damages[:SHOWN]]
+        if (more := len(topic.damages) + topic.more - min(len(topic.damages), SHOWN)) > 0:
+            lines.append(f"  and {more} more")
     lines += [f"{topic}  no longer exists: {many} ranges not judged" for topic, many in found.gone.items()]
     for trouble in found.troubles:
         lines += ["", *trouble.refusal.lines]
     return lines
-
-
-def _findings(topic: TopicAudit) -> list[str]:
-    shown = [f"  {each.description}" for each in topic.damages[:SHOWN]]
-    more = len(topic.damages) + topic.more - len(shown)
-    return [*shown, f"  and {more} more"] if more > 0 else shown

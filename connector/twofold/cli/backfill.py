@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,51 +22,41 @@ def command() -> None:
     pass
 
 
-def _send(config_file: Path | None, tables: tuple[str, ...], what: str) -> None:
-    from twofold.inspect.status_report import topics_of  # noqa: PLC0415
-    from twofold.kafka.backfill_commands import send_command  # noqa: PLC0415
-    from twofold.kafka.kafka_settings import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
+def _requests(what: str) -> Callable[..., None]:
+    """Return the function of a command that asks a running connector to do something to tables."""
 
-    config = load(config_file)
-    topics = topics_of(config, tables)
-    send_command(kafka_settings(config), names_of(config), topics, what)
-    say(f"requested {what}: {', '.join(topics)}; a running connector does it, see twofold backfill status")
+    @click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
+    @click.pass_obj
+    def request(config_file: Path | None, tables: tuple[str, ...]) -> None:
+        from twofold.inspect.status_report import topics_of  # noqa: PLC0415
+        from twofold.kafka.backfill_commands import send_command  # noqa: PLC0415
+        from twofold.kafka.kafka_settings import kafka_settings, names_of  # noqa: PLC0415  (loads the clients)
+
+        config = load(config_file)
+        topics = topics_of(config, tables)
+        send_command(kafka_settings(config), names_of(config), topics, what)
+        say(f"requested {what}: {', '.join(topics)}; a running connector does it, see twofold backfill status")
+
+    return request
 
 
-@command.command(
+command.command(
+    "start",
     help="""Reload tables from the beginning: a truncate goes to their topics first, so that rows deleted long ago do not survive it.
 
-    Example: twofold backfill start public.account"""
+    Example: twofold backfill start public.account""",
+)(_requests("start"))
+command.command(
+    "pause",
+    help="Stop reading tables for a while; their stream continues.\n\nExample: twofold backfill pause public.account",
+)(_requests("pause"))
+command.command("resume", help="Resume paused loads.\n\nExample: twofold backfill resume public.account")(
+    _requests("resume")
 )
-@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
-@click.pass_obj
-def start(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _send(config_file, tables, "start")
-
-
-@command.command(
-    help="Stop reading tables for a while; their stream continues.\n\nExample: twofold backfill pause public.account"
-)
-@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
-@click.pass_obj
-def pause(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _send(config_file, tables, "pause")
-
-
-@command.command(help="Resume paused loads.\n\nExample: twofold backfill resume public.account")
-@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
-@click.pass_obj
-def resume(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _send(config_file, tables, "resume")
-
-
-@command.command(
-    help="Cancel loads: rows that are not read yet come only when they change.\n\nExample: twofold backfill cancel public.account"
-)
-@click.argument("tables", nargs=-1, required=True, metavar="SCHEMA.TABLE...")
-@click.pass_obj
-def cancel(config_file: Path | None, tables: tuple[str, ...]) -> None:
-    _send(config_file, tables, "cancel")
+command.command(
+    "cancel",
+    help="Cancel loads: rows that are not read yet come only when they change.\n\nExample: twofold backfill cancel public.account",
+)(_requests("cancel"))
 
 
 @command.command(
@@ -114,7 +105,7 @@ def estimate(config_file: Path | None, tables: tuple[str, ...], *, as_json: bool
     from dataclasses import asdict  # noqa: PLC0415
 
     from twofold.inspect import load_estimate  # noqa: PLC0415  (loads the clients)
-    from twofold.run.initialisation import wanted_publication  # noqa: PLC0415
+    from twofold.run.source_settings import wanted_publication  # noqa: PLC0415
 
     config = load(config_file)
     found = load_estimate.estimate(config, wanted_publication(config), tables)

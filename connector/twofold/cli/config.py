@@ -28,17 +28,11 @@ def show(config_file: Path | None) -> None:
 )
 @click.pass_obj
 def check(config_file: Path | None) -> None:
-    from twofold.kafka.kafka_settings import kafka_settings, registry_settings, topic_policy  # noqa: PLC0415  (loads the clients)
-    from twofold.run.initialisation import wanted_publication  # noqa: PLC0415
+    from twofold.kafka.kafka_settings import kafka_settings, open_registry, topic_policy  # noqa: PLC0415  (loads the clients)
+    from twofold.run.source_settings import wanted_publication  # noqa: PLC0415
 
     config = load(config_file)
-    for reads in (
-        lambda c: c.policy.hash_key,
-        wanted_publication,
-        kafka_settings,
-        topic_policy,
-        registry_settings,
-    ):
+    for reads in (lambda c: c.policy.hash_key, wanted_publication, kafka_settings, topic_policy, open_registry):
         reads(config)
     for source in config.secrets:
         if isinstance(source, SecretFile):

@@ -84,7 +84,7 @@ def show(config_file: Path | None, gid: str, *, as_json: bool) -> None:
 
 
 def _choose(found: Sequence[InDoubt], gid: str) -> InDoubt:
-    """Return the one that a person has named."""
+    """Return the transaction that a person has named."""
     chosen = [each for each in found if each.gid == gid] or [each for each in found if describe(each.gid) == gid]
     if len(chosen) == 1:
         return chosen[0]

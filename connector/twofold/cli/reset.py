@@ -24,14 +24,14 @@ from twofold.errors import UsageError
 def command(config_file: Path | None, *, yes: bool) -> None:
     from twofold.run import last_refusal  # noqa: PLC0415
     from twofold.source.identity import identify  # noqa: PLC0415  (loads the client)
-    from twofold.source.provisioning import describe_loss, drop, made_publications  # noqa: PLC0415
+    from twofold.source.provisioning import describe_loss, drop, made_publication  # noqa: PLC0415
 
     config = load(config_file)
     database = identify(config.conninfo).database
     loss = describe_loss(config.conninfo, config.slot)
     say(*str(loss).split("\n") if loss else [f"slot {config.slot} does not exist"])
-    for name in made_publications(config.conninfo, [config.publication]):
-        say(f"publication {name!r} of database {database}, which twofold init has made")
+    if made_publication(config.conninfo, config.publication):
+        say(f"publication {config.publication!r} of database {database}, which twofold init has made")
     if not yes:
         if not sys.stdin.isatty():
             raise UsageError(
@@ -39,7 +39,7 @@ def command(config_file: Path | None, *, yes: bool) -> None:
             )
         if not click.confirm("Remove it?"):
             raise UsageError("nothing was removed; remedy: answer y, or run twofold reset --yes")
-    removal = drop(config.conninfo, config.slot, [config.publication])
+    removal = drop(config.conninfo, config.slot, config.publication)
     last_refusal.forget(config)
     for removed in removal.removed:
         say(f"removed: {removed}")

@@ -85,9 +85,7 @@ class Seen:
 
     status: Status
     page: PageAnswer | None = None
-    """From outside, WAL without a published row counts as behind until the next progress record.
-    The page knows better.
-    """
+    """From outside, WAL without a row counts as behind until the next progress record."""
     loads: Sequence[BackfillStatus] = ()
     mirror: MirrorPlace | None = None
     mirror_error: str | None = None

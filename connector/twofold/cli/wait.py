@@ -37,11 +37,16 @@ from twofold.config import load
 )
 @click.pass_obj
 def command(config_file: Path | None, position: str, until: str, timeout_s: float) -> None:
-    from twofold.inspect.waiting import open_waiter  # noqa: PLC0415  (loads the clients)
+    from twofold.kafka.kafka_settings import kafka_settings, open_registry  # noqa: PLC0415  (loads the clients)
+    from twofold.kafka.metadata import ask_brokers  # noqa: PLC0415
+    from twofold_reader import PositionWaiter  # noqa: PLC0415
 
     config = load(config_file)
     began = time.monotonic()
-    with open_waiter(config) as waiter:
+    settings = kafka_settings(config)
+    ask_brokers(settings)
+    registry = open_registry(config)
+    with PositionWaiter(config.prefix, settings.open_consumer, registry.schema) as waiter:
         waiter.wait(position, until=until, timeout_s=timeout_s)  # type: ignore[arg-type]
     where = {"kafka": "in Kafka", "mirror": "in the mirror", "global": "in the global cut"}[until]
     say(f"{position} is visible {where}, after {time.monotonic() - began:.1f} s")

@@ -1,6 +1,4 @@
-"""Reads all settings from one TOML file and from environment variables, and reports all mistakes at
-once, each with its place.
-"""
+"""Reads all settings from a TOML file and the environment; reports all mistakes at once."""
 
 from __future__ import annotations
 
@@ -128,9 +126,7 @@ class Config(BaseSettings):
 
 
 def load(path: Path | None = None) -> Config:
-    """Read the file (twofold.toml in the working directory if none is named) and the environment;
-    all mistakes at once, each with its place.
-    """
+    """Read the file (by default ./twofold.toml) and the environment; all mistakes at once."""
     given = path or DEFAULT_FILE
     values: dict[str, Any] = {}
     if path or given.exists():
@@ -180,9 +176,7 @@ def _toml_hint(problem: str) -> str:
 
 
 def _message(error: Mapping[str, Any]) -> str:
-    """Describe what is wrong with a setting; for an unknown one, name the setting that may be
-    meant.
-    """
+    """Describe what is wrong with a setting; for an unknown one, name one that may be meant."""
     kind = error["type"]
     if kind == "string_pattern_mismatch":
         return f"must be {PATTERNS[error['ctx']['pattern']]}"
@@ -204,9 +198,7 @@ _KINDS = {
     "dict_type": "must be a section of its own",
     "model_": "must be a section of its own",
 }
-"""Words for pydantic's kinds of errors, by how the kind begins: its own words are in Python's
-terms.
-"""
+"""Words for pydantic's kinds of errors, by how the kind begins; pydantic's are Python's."""
 
 
 def _unknown(error: Mapping[str, Any]) -> str:
@@ -227,9 +219,7 @@ def _placed(place: str, words: str) -> str:
 
 
 def _not_json() -> str:
-    """Return the names of variables whose value is not JSON, although the setting is a section, a
-    list or a table.
-    """
+    """Return the variables whose value is not JSON, although their settings are no scalars."""
     wanted = {f"TWOFOLD_{section}".upper() for section in Config.model_fields if section != "name"}
     for section, part in Config.model_fields.items():
         for name, field in getattr(part.annotation, "model_fields", {}).items():

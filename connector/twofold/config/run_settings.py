@@ -1,6 +1,4 @@
-"""The settings of `twofold run` itself: prepared transactions, outboxes, loads, limits, what it
-shows.
-"""
+"""The settings of `twofold run` itself: transactions, events, loads, limits, display."""
 
 from __future__ import annotations
 

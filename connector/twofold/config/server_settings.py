@@ -58,10 +58,7 @@ class SourceConfig(Part):
         False,
         description="Let `init` make event triggers that put each change of a table's definition into the stream. Needs a superuser, or what a service has in its place.",
     )
-    backfill: bool = Field(
-        True,
-        description="Load the rows that a table has when it joins the publication.",
-    )
+    backfill: bool = Field(True, description="Load the rows that a table has when it joins the publication.")
     reload_up_to: int = Field(
         1_000_000,
         ge=0,
@@ -71,8 +68,7 @@ class SourceConfig(Part):
         60, gt=0, description="How long `init` waits for running transactions when it creates the slot."
     )
     standby: bool = Field(
-        True,
-        description="While another instance holds the slot, wait as a hot standby. If false, end with status 6.",
+        True, description="While another instance holds the slot, wait as a hot standby. If false, end with status 6."
     )
 
     @field_validator("dsn", "primary_dsn")
@@ -115,13 +111,10 @@ class KafkaConfig(Part):
     replication: int = Field(3, ge=1, description="Replication factor of new topics.")
     min_insync_replicas: int = Field(2, ge=1, description="min.insync.replicas of new topics.")
     retention: float = Field(
-        7 * 86400,
-        description="Retention of new topics of tables; the commits topic keeps 8 days more. -1: forever.",
+        7 * 86400, description="Retention of new topics of tables; the commits topic keeps 8 days more. -1: forever."
     )
     transaction_timeout: float = Field(
-        60,
-        gt=0,
-        description="The broker aborts a transaction that is open for longer. Must be above prepared.hold.",
+        60, gt=0, description="The broker aborts a transaction that is open for longer. Must be above prepared.hold."
     )
     call_timeout: float = Field(
         30, gt=0, description="Longest time of one call to Kafka; after it the run ends and recovers."

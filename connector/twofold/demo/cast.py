@@ -1,6 +1,4 @@
-"""The cast of the demo: the bank's database, the connector and the mirror job, each a process that
-ends with this one.
-"""
+"""The cast of the demo: the bank's database, the connector and the mirror job."""
 
 from __future__ import annotations
 
@@ -135,9 +133,7 @@ class Bank:
         )
 
     def transfer(self, debtor: int, creditor: int, amount: int, *, prepare: str | None = None) -> None:
-        """Write three rows in one transaction; with `prepare` it is only prepared under that
-        gid.
-        """
+        """Write three rows in one transaction; with `prepare` it is prepared under that gid."""
         end = "COMMIT" if prepare is None else f"PREPARE TRANSACTION '{prepare}'"
         self.run(
             f"BEGIN; UPDATE accounts SET balance = balance - {amount} WHERE id = {debtor};"  # noqa: S608  (numbers of the story)

@@ -12,14 +12,16 @@ from typing import Final
 
 import psycopg
 
-from twofold.demo.cast import Bank, mirror_command, run_twofold, twofold_command, write_config
-from twofold.demo.teller import StoryFailed
+from twofold.demo.cast import OPENING_BALANCE, Bank, mirror_command, run_twofold, twofold_command, write_config
+from twofold.demo.teller import StoryFailed, Teller
 from twofold.stack import LocalStack
 from twofold.stack.process import GuardedProcess
 from twofold_common.java import spark_java_home
 
 BANKS: Final = ("east", "west")
 ACCOUNTS_EACH: Final = 3
+_DEBTOR, _CREDITOR = 5, 6
+"""Two accounts of west that no transaction in doubt locks."""
 
 _GROUP = """
 [group]
@@ -142,3 +144,33 @@ class GroupCast:
         process = GuardedProcess(name, command, log=self.folder / f"{name}.log")
         self._running.append(process)
         return process
+
+
+class GroupStory:
+    """What the stories of two banks have in common."""
+
+    def __init__(self, teller: Teller, cast: GroupCast) -> None:
+        self.t = teller
+        self.cast = cast
+
+    @property
+    def last(self) -> AuditedCut:
+        return self.cast.audited()[-1]
+
+    def run(self, bank: str, sql: str) -> None:
+        self.t.sql(f"{bank}: {sql}")
+        self.cast.banks[bank].run(sql)
+
+    def open_accounts(self) -> None:
+        for number, bank in enumerate(self.cast.banks.values()):
+            bank.open_accounts(number * ACCOUNTS_EACH + 1, (number + 1) * ACCOUNTS_EACH)
+
+    def west_goes_on(self) -> None:
+        """Transfer something within west, and wait until the mirror shows it."""
+        self.cast.banks["west"].transfer(_DEBTOR, _CREDITOR, 1)
+        credited = OPENING_BALANCE + 1
+        self.t.wait(
+            "the mirror to show a transfer within west",
+            lambda: self.last.balances["west"][str(_CREDITOR)] == credited,
+            seconds=120,
+        )

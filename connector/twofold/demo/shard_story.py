@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from twofold.demo.cast import OPENING_BALANCE
-from twofold.demo.group_cast import ACCOUNTS_EACH, BANKS, AuditedCut, GroupCast
+from twofold.demo.group_cast import ACCOUNTS_EACH, BANKS, GroupCast, GroupStory
 from twofold.demo.teller import Teller
 from twofold.stack import LocalStack
 
@@ -16,8 +16,6 @@ ACCOUNTS = [*range(1, len(BANKS) * ACCOUNTS_EACH + 1)]
 TOTAL = len(ACCOUNTS) * OPENING_BALANCE
 FIRST = 1
 """The account that moves."""
-DEBTOR, CREDITOR = 5, 6
-"""Two accounts of west that the move does not lock."""
 
 
 def tell_shard_story(teller: Teller, stack: LocalStack, folder: Path, ending: ExitStack) -> GroupCast:
@@ -35,11 +33,7 @@ def tell_shard_story(teller: Teller, stack: LocalStack, folder: Path, ending: Ex
     return cast
 
 
-class _Story:
-    def __init__(self, teller: Teller, cast: GroupCast) -> None:
-        self.t = teller
-        self.cast = cast
-
+class _Story(GroupStory):
     def found_the_shards(self) -> None:
         t = self.t
         t.chapter("One bank over two databases, east and west, and one mirror with one table of accounts")
@@ -47,49 +41,43 @@ class _Story:
         self.cast.start()
         t.say("twofold run: one for each database, both with the same [group]")
         t.say("twofold-spark mirror --prefix east --prefix west --sharded public.accounts: started")
-        for number, bank in enumerate(self.cast.banks.values()):
-            bank.open_accounts(number * ACCOUNTS_EACH + 1, (number + 1) * ACCOUNTS_EACH)
+        self.open_accounts()
         self._mirror_shows(east=[1, 2, 3], west=[4, 5, 6])
         t.say("An auditor reads each global cut that the mirror publishes, by read_cut:")
-        t.good(f"the one table: {self._last}")
+        t.good(f"the one table: {self.last}")
 
     def moved(self) -> None:
         t = self.t
         t.chapter(f"Account {FIRST} moves from east to west: prepared in both databases, then committed in both")
         self._prepare("transfer-1", FIRST)
         for bank in BANKS:
-            self._run(bank, f"COMMIT PREPARED 'transfer-1-{bank}'")
+            self.run(bank, f"COMMIT PREPARED 'transfer-1-{bank}'")
         self._mirror_shows(east=[2, 3], west=[1, 4, 5, 6])
-        t.good(f"the one table: {self._last}")
+        t.good(f"the one table: {self.last}")
 
     def mover_dies(self) -> None:
         t = self.t
         t.chapter(f"Account {FIRST} moves back, and whoever moves it dies when it is in both databases")
         self._prepare("transfer-2", FIRST, back=True)
-        self._run("east", "COMMIT PREPARED 'transfer-2-east'")
+        self.run("east", "COMMIT PREPARED 'transfer-2-east'")
         t.say("... and nobody says COMMIT PREPARED in west")
         there = [bank for bank in BANKS if FIRST in self.cast.banks[bank].balances()]
         t.check(f"account {FIRST} is in {' and in '.join(there)}", holds=there == [*BANKS])
-        self.cast.banks["west"].transfer(DEBTOR, CREDITOR, 1)
-        t.wait("the mirror to show a transfer within west", self._west_goes_on, seconds=120)
-        t.check(f"the one table: {self._last}: the account is there once", holds=self._is([2, 3], [1, 4, 5, 6]))
+        self.west_goes_on()
+        t.check(f"the one table: {self.last}: the account is there once", holds=self._is([2, 3], [1, 4, 5, 6]))
 
     def recovered(self) -> None:
         t = self.t
         t.chapter("The coordinator recovers")
-        self._run("west", "COMMIT PREPARED 'transfer-2-west'")
+        self.run("west", "COMMIT PREPARED 'transfer-2-west'")
         self._mirror_shows(east=[1, 2, 3], west=[4, 5, 6])
-        t.good(f"the one table: {self._last}")
+        t.good(f"the one table: {self.last}")
         audited = self.cast.audited()
         audited = audited[[cut.accounts for cut in audited].index(ACCOUNTS) :]
         t.check(
             f"the auditor has read {len(audited)} global cuts, and in each every account was there once, {TOTAL} in all",
             holds=all(cut.accounts == ACCOUNTS and cut.total == TOTAL for cut in audited),
         )
-
-    @property
-    def _last(self) -> AuditedCut:
-        return self.cast.audited()[-1]
 
     def _prepare(self, move: str, account: int, *, back: bool = False) -> None:
         old, new = reversed(BANKS) if back else BANKS
@@ -98,11 +86,7 @@ class _Story:
             (old, f"DELETE FROM accounts WHERE id = {account}"),  # noqa: S608  (numbers of the story)
             (new, f"INSERT INTO accounts VALUES {row}"),  # noqa: S608
         ):
-            self._run(bank, f"BEGIN; {change}; PREPARE TRANSACTION '{move}-{bank}'")
-
-    def _run(self, bank: str, sql: str) -> None:
-        self.t.sql(f"{bank}: {sql}")
-        self.cast.banks[bank].run(sql)
+            self.run(bank, f"BEGIN; {change}; PREPARE TRANSACTION '{move}-{bank}'")
 
     def _mirror_shows(self, *, east: list[int], west: list[int]) -> None:
         self.t.wait("the mirror to show it", lambda: self._is(east, west), seconds=180)
@@ -111,6 +95,3 @@ class _Story:
         """Whether the last global cut has these accounts in each database."""
         audited = self.cast.audited()
         return bool(audited) and [sorted(map(int, audited[-1].balances[bank])) for bank in BANKS] == [east, west]
-
-    def _west_goes_on(self) -> bool:
-        return self._last.balances["west"][str(CREDITOR)] == OPENING_BALANCE + 1

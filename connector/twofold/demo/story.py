@@ -1,6 +1,4 @@
-"""The story: transfers, a prepared one committed, one rolled back, a connector killed, one
-forgotten; and at the end the comparison.
-"""
+"""The story: transfers, prepared ones, a connector killed; at the end the comparison."""
 
 from __future__ import annotations
 
@@ -85,7 +83,9 @@ class _Story:
             self.bank.transfer(number % ACCOUNTS + 1, (number + 1) % ACCOUNTS + 1, 10 + number)
         took = self._wait_for(TRANSFERS, "the transfers to be visible")
         self.t.good(f"all visible {took * 1000:.0f} ms after the last COMMIT")
-        self.t.check(f"the balances add up to {self._total()} in Kafka too", holds=self._adds_up())
+        balances, total = self.everyone.balances, ACCOUNTS * OPENING_BALANCE
+        adds_up = sum(balances.values()) == total and balances == self.bank.balances()
+        self.t.check(f"the balances add up to {total} in Kafka too", holds=adds_up)
 
     def prepared_and_committed(self) -> None:
         t, gid = self.t, "salary-november"
@@ -183,13 +183,5 @@ class _Story:
         )
 
     def _rows_of_transfers(self) -> tuple[int, int]:
-        """Return the number of rows seen of the table of transfers, and of updates of accounts: two
-        for each.
-        """
+        """Return how many rows were seen of transfers, and of accounts: two for each."""
         return self.everyone.rows_in("transfers"), self.everyone.rows_in("accounts") - ACCOUNTS
-
-    def _total(self) -> int:
-        return ACCOUNTS * OPENING_BALANCE
-
-    def _adds_up(self) -> bool:
-        return sum(self.everyone.balances.values()) == self._total() and self.everyone.balances == self.bank.balances()

@@ -18,7 +18,7 @@ class StoryFailed(TwofoldError):
 
 
 class Teller:
-    """Prints, and waits while it says for what."""
+    """Prints the story, and shows what it waits for."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -38,7 +38,7 @@ class Teller:
         self._console.print(f"   [bold green]\N{CHECK MARK}[/] {escape(text)}", highlight=False)
 
     def wait(self, what: str, happened: Callable[[], bool], *, seconds: float = 60) -> float:
-        """Wait until it has happened; return how long that took."""
+        """Wait until `happened` is true; return how long that took."""
         begun = time.monotonic()
         with self._console.status(escape(what)):
             while not happened():

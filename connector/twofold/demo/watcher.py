@@ -1,6 +1,4 @@
-"""A consumer's view: one thread that reads the tables' topics as any program would, read_committed
-or read_uncommitted.
-"""
+"""A consumer's view: a thread that reads the tables' topics as any program would."""
 
 from __future__ import annotations
 

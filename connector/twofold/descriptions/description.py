@@ -16,9 +16,7 @@ from typing import Any, Self
 from twofold.descriptions.hidden_columns import CatalogColumn
 
 FORMAT = 3
-"""The format of the text in pins. A pin with another format counts as a pin without a
-description.
-"""
+"""The format of the text in pins. A pin with another format has no description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +29,7 @@ class Column:
     modifier: int
     generated: str
     older_rows_have: bool
-    """Whether rows that are older than the column have a value in it: the column's constant
-    default.
-    """
+    """Whether rows older than the column have a value in it: its constant default."""
     row: int
     """The xmin of the column's row in pg_attribute: each RENAME writes that row."""
 
@@ -135,9 +131,7 @@ class Description:
         return replace(self, former=self.former | before.former | dropped)
 
     def loaded_since(self, first: Self) -> Self:
-        """Return this description for a topic whose rows are all newer than the first
-        description.
-        """
+        """Return this description for a topic whose rows are all newer than the first one."""
         return replace(self, former=self.former - first.former)
 
     @property
@@ -189,92 +183,36 @@ class Description:
         found = json.loads(text) if text and text.startswith("[") else None
         if not found or found[0] != FORMAT:
             return None
-        _, major, oid, owner, kind, identity, row, type_row, toast, files, altered, *more = found
-        columns, keys, attributes, labels, partitions, links, publication, former = more
-        return cls(
-            major,
-            oid,
-            owner,
-            kind,
-            identity,
-            row,
-            type_row,
-            toast,
-            files,
-            altered,
-            tuple(Column(*column) for column in columns),
-            tuple(_key(*key) for key in keys),
-            _tuples(attributes),
-            _tuples(labels),
-            _tuples(partitions),
-            tuple(links),
-            publication and _published(*publication),
-            _tuples(former),
-        )
+        return cls._of_values(found[1:])
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any], publication: str) -> Self:
         """Return the description in the JSON of `source.table_descriptions`, of one publication."""
         own = next((each for each in found["publications"] if each["name"] == publication), None)
-        if own and not _is_sent(found, own):
-            own = None
-        return cls(
-            major=found["major"],
-            oid=found["oid"],
-            owner=found["owner"],
-            kind=found["kind"],
-            replica_identity=found["replica_identity"],
-            row=found["row"],
-            type_row=found["type_row"],
-            toast=found["toast"],
-            files=found["files"],
-            altered=found["altered"],
-            columns=tuple(
-                Column(
-                    each["number"],
-                    each["name"],
-                    each["type"],
-                    each["modifier"],
-                    each["generated"],
-                    each["default"] is not None,
-                    each["row"],
-                )
-                for each in found["columns"]
-            ),
-            keys=tuple(
-                _key(
-                    each["index"],
-                    each["constraint"],
-                    each["usable"],
-                    each["primary"],
-                    each["replica_identity"],
-                    each["columns"],
-                )
-                for each in found["keys"]
-            ),
-            attributes=_tuples(found["attributes"]),
-            labels=_tuples(found["labels"]),
-            partitions=_tuples(found["partitions"]),
-            links=tuple(found["links"]),
-            publication=own
-            and _published(
-                own["oid"],
-                own["row"],
-                own["owner"],
-                own["name"],
-                own["operations"],
-                own["via_root"],
-                own["generated"],
-                own["members"],
-                own["filter"],
-                own["columns"],
-            ),
-        )
+        columns = [{**each, "older_rows_have": each["default"] is not None} for each in found["columns"]]
+        parts = {
+            "columns": [_in_order(Column, each) for each in columns],
+            "keys": [_in_order(KeyIndex, each) for each in found["keys"]],
+            "publication": _in_order(Publication, own) if own and _is_sent(found, own) else None,
+            "former": (),
+        }
+        return cls._of_values(_in_order(cls, {**found, **parts}))
+
+    @classmethod
+    def _of_values(cls, values: Iterable[Any]) -> Self:
+        """Return the description of its fields' values as JSON has them."""
+        *own, columns, keys, attributes, labels, partitions, links, publication, former = values
+        own += [tuple(Column(*each) for each in columns)]
+        own += [tuple(KeyIndex(*[*each, tuple(numbers)]) for *each, numbers in keys)]
+        own += [_tuples(attributes), _tuples(labels), _tuples(partitions), tuple(links)]
+        own += [publication and _published(*publication), _tuples(former)]
+        return cls(*own)
 
 
-_FIELDS = {
-    kind: attrgetter(*(each.name for each in fields(kind))) for kind in (Column, KeyIndex, Publication, Description)
+_NAMES: dict[type, list[str]] = {
+    kind: [each.name for each in fields(kind)] for kind in (Column, KeyIndex, Publication, Description)
 }
+_FIELDS = {kind: attrgetter(*names) for kind, names in _NAMES.items()}
 _encode = json.JSONEncoder(separators=(",", ":"), default=sorted).encode
 
 
@@ -284,10 +222,9 @@ def _values(described: Column | KeyIndex | Publication | Description) -> tuple[A
     return values
 
 
-def _key(*values: Any) -> KeyIndex:
-    """Return the index of values as JSON has them."""
-    index, constraint, usable, primary, replica_identity, columns = values
-    return KeyIndex(index, constraint, usable, primary, replica_identity, tuple(columns))
+def _in_order(kind: type, found: Mapping[str, Any]) -> list[Any]:
+    """Return the values of the kind's fields, in their order."""
+    return [found[name] for name in _NAMES[kind]]
 
 
 def _is_sent(found: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
@@ -300,9 +237,9 @@ def _is_sent(found: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
 
 def _published(*values: Any) -> Publication:
     """Return the publication of values as JSON has them."""
-    oid, row, owner, name, operations, via_root, generated, members, where, listed = values
-    columns = None if listed is None else frozenset(listed)
-    return Publication(oid, row, owner, name, operations, via_root, generated, frozenset(members), where, columns)
+    *own, members, where, columns = values
+    listed = None if columns is None else frozenset(columns)
+    return Publication(*[*own, frozenset(members), where, listed])
 
 
 def _tuples(values: Iterable[Iterable[Any]]) -> frozenset[Any]:

@@ -195,9 +195,7 @@ def _may_be(one: int, other: int) -> bool:
 
 
 def _of_dropped_table(before: HiddenColumns, sent: Sequence[MessageColumn]) -> Located:
-    """Find the hidden columns by their names if the table still has all names; else each column may
-    be hidden.
-    """
+    """Find the hidden columns by name if all names are there; else each may be hidden."""
     if not before.columns:
         return NOTHING_HIDDEN
     names = {each.rule.rpartition(".")[2]: each.rule for each in before.columns}

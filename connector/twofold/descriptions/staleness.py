@@ -45,6 +45,8 @@ class LookCloser:
 Verdict = Same | NewSchema | KeyColumnsChanged | NeedsReload | LookCloser
 Lacking = NeedsReload | LookCloser
 
+_HAS_REPACK = 19
+"""The first major version whose REPACK (CONCURRENTLY) gives a table another TOAST table."""
 AWAY = "away"
 """The text in place of a pin's description, once a look did not find the table published."""
 WAS_AWAY = NeedsReload("it was not published for a time, and changes meanwhile were not sent")
@@ -134,7 +136,10 @@ def _came_back(before: Description, now: Description) -> Iterator[str]:
     if before.type_row != now.type_row and before.owner == now.owner:
         yield "it had another name or schema for a time, and changes meanwhile are under that name or were not sent"
     was_toast, toast = before.toast, now.toast
-    if before.files != now.files and (before.altered != now.altered or (was_toast and toast and was_toast != toast)):
+    other_toast = was_toast and toast and was_toast != toast
+    if before.files != now.files and before.altered == now.altered and other_toast and now.major >= _HAS_REPACK:
+        yield "the table was rewritten: by REPACK (CONCURRENTLY), which changes no row, or by ALTER TABLE, and PostgreSQL does not send the rewritten rows"
+    elif before.files != now.files and (before.altered != now.altered or other_toast):
         yield "ALTER TABLE rewrote the table, and PostgreSQL does not send the rewritten rows"
     if before.links and now.links and before.links != now.links:
         yield "it was no partition of its table for a time, and changes meanwhile were not sent"

@@ -1,6 +1,4 @@
-"""Kafka as the checks see it: its brokers, the prefix's topics, and the connector's rights on
-them.
-"""
+"""Kafka as the checks see it: brokers, the prefix's topics, and the rights on them."""
 
 from __future__ import annotations
 
@@ -105,9 +103,7 @@ def describe_cluster(config: Config) -> Cluster:
 
 
 def _hidden(admin: AdminClient, call_s: float, names: Names, found: Mapping[str, Any]) -> frozenset[str]:
-    """Return topics that exist and are not shown: the broker may be behind, or we may not see
-    them.
-    """
+    """Return topics that exist and are not shown: the broker is behind, or hides them."""
     try:
         return frozenset(existing_topics(admin, (names.bookkeeping | {names.messages}) - found.keys(), call_s))
     except SetupError:

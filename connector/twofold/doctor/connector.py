@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twofold.config import Config
-from twofold.doctor.finding import Finding, Severity, finder, start_over
+from twofold.doctor.finding import Finder, Finding, start_over
 from twofold.errors import TwofoldError
 from twofold.inspect.checks import slot_gone
 from twofold.inspect.status_report import read_progress_if_any
@@ -13,7 +13,7 @@ from twofold.run.last_refusal import recall
 from twofold.source import identity
 from twofold_common.positions import Lsn
 
-_finding = finder("connector")
+_finding = Finder("connector")
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -32,19 +32,14 @@ def examine(config: Config) -> Iterator[Finding]:
     if is_known and slot is None:
         if applied:
             gone = slot_gone(config.slot, config.prefix, applied)
-            yield _finding("slot_gone", Severity.MUST, gone.what, gone.at_stake, *start_over(config.prefix))
+            yield _finding.must("slot_gone", gone.what, gone.at_stake, *start_over(config.prefix))
             return
-        yield _finding(
-            "slot",
-            Severity.NOTE,
-            f"slot {config.slot} does not exist",
-            "nothing is published before it exists",
-            "twofold init",
+        yield _finding.note(
+            "slot", f"slot {config.slot} does not exist", "nothing is published before it exists", "twofold init"
         )
     if refusal := recall(config, recovered):
-        yield _finding(
+        yield _finding.must(
             "refused",
-            Severity.MUST,
             f"twofold run ended {refusal}",
             refusal.at_stake,
             refusal.repair,

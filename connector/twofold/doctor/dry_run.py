@@ -11,21 +11,22 @@ from dataclasses import dataclass, field, replace
 
 from twofold.config import Config
 from twofold.doctor import examine, outbox, policy
-from twofold.doctor.finding import Finding, Severity, finder
+from twofold.doctor.finding import Finder, Finding, Severity
 from twofold.doctor.tables import published
 from twofold.errors import TwofoldError
 from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, topic_policy
 from twofold.kafka.topics import Topics
-from twofold.run.initialisation import wanted_publication
+from twofold.run.source_settings import wanted_publication
 from twofold.source import ddl_messages, identity, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.load_estimates import table_sizes
 from twofold.source.provisioning import as_if_created
+from twofold.source.published_tables import publication_exists
 from twofold_avro.names import topic_of
 from twofold_common.printable import counted
 from twofold_common.table_names import table_argument
 
-_finding = finder("postgresql")
+_finding = Finder("postgresql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def plan_init(config: Config) -> InitPlan:
         _plan_topics(config, plan)
     except TwofoldError as error:
         if not any(each.severity is Severity.MUST for each in plan.findings):
-            plan.findings.append(_finding("init", Severity.MUST, str(error), "twofold init stops here", "see above"))
+            plan.findings.append(_finding.must("init", str(error), "twofold init stops here", "see above"))
     plan.findings.sort(key=lambda each: each.severity)
     return plan
 
@@ -71,14 +72,15 @@ def _plan_source(config: Config, plan: InitPlan) -> None:
     with as_if_created(config.conninfo, config.publication, wanted_publication(config)) as (connection, is_there):
         sizes = table_sizes(connection, config.publication)
         relations = [each.relation for each in sizes]
-        missing = readiness.missing_publications(connection, [config.publication])
-        if missing or not is_there:
+        exists = publication_exists(connection, config.publication)
+        if not (exists and is_there):
             plan.findings = [each for each in plan.findings if each.check != "publication"]
-        for finding in missing:
-            plan.findings.append(_finding("publication", Severity.MUST, finding.what, "init refuses", finding.remedy))
+        if not exists:
+            lack = readiness.lacks_publication(config.publication)
+            plan.findings.append(_finding.must("publication", lack.what, "init refuses", lack.remedy))
         if not is_there:
             plan.findings += published(config, connection)
-            plan.findings += outbox.examine(config, connection)
+            plan.findings += outbox.examine(config, connection, relations)
             plan.findings += policy.find_idle_rules(config, relations)
     outboxes = {rule.name for rule in config.outbox}
     with closing(Catalog(config.conninfo)) as catalog:
@@ -88,11 +90,8 @@ def _plan_source(config: Config, plan: InitPlan) -> None:
             topic = "" if is_outbox else topic_of(config.prefix, each.schema, each.table)
             key = tuple(column.name for column in catalog.shape(each).key)
             plan.tables.append(PlannedTable(table_argument(each.schema, each.table), topic, key, size.rows))
-    if not missing:
-        plan.note(
-            f"publication {config.publication} of {counted(len(relations), 'table')}",
-            is_there=is_there,
-        )
+    if exists:
+        plan.note(f"publication {config.publication} of {counted(len(relations), 'table')}", is_there=is_there)
     slot = identity.slot_state(config.conninfo, config.slot)
     two_phase = "on" if config.source.two_phase else "off"
     plan.note(f"slot {config.slot} (two_phase {two_phase})", is_there=slot is not None)

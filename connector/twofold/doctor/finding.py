@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, Protocol
+from typing import Literal
 
 Where = Literal["connector", "postgresql", "kafka", "registry", "machine"]
 
@@ -43,11 +43,20 @@ def start_over(prefix: str) -> tuple[str, ...]:
     return "twofold reset", f'kafka.prefix = "{prefix}_2"', "twofold init"
 
 
-class Finder(Protocol):
+@dataclass(frozen=True, slots=True)
+class Finder:
     """Makes the findings of one place."""
 
-    def __call__(self, check: str, severity: Severity, what: str, why: str, *remedy: str) -> Finding: ...
+    where: Where
 
+    def __call__(self, check: str, severity: Severity, what: str, why: str, *remedy: str) -> Finding:
+        return Finding(self.where, check, severity, what, why, remedy)
 
-def finder(where: Where) -> Finder:
-    return lambda check, severity, what, why, *remedy: Finding(where, check, severity, what, why, remedy)
+    def must(self, check: str, what: str, why: str, *remedy: str) -> Finding:
+        return self(check, Severity.MUST, what, why, *remedy)
+
+    def should(self, check: str, what: str, why: str, *remedy: str) -> Finding:
+        return self(check, Severity.SHOULD, what, why, *remedy)
+
+    def note(self, check: str, what: str, why: str, *remedy: str) -> Finding:
+        return self(check, Severity.NOTE, what, why, *remedy)

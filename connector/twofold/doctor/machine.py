@@ -1,6 +1,4 @@
-"""Checks this machine: the compiled row path, the spool's folder, the key of hashes, the clock and
-open files.
-"""
+"""Checks this machine: compiled row path, spool, key of hashes, clock, open files."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from twofold.config import Config
-from twofold.doctor.finding import Finding, Severity, finder
+from twofold.doctor.finding import Finder, Finding
 from twofold.errors import TwofoldError, UsageError
 from twofold.row_path import COMPILE, COST, NOT_COMPILED
 from twofold.source.connection import connect
@@ -21,7 +19,7 @@ from twofold_avro.transcode import is_compiled
 FILES_MIN = 1024
 SKEW_S_MAX = 1.0
 SPOOL_FREE_MIN = 1 << 30
-_finding = finder("machine")
+_finding = Finder("machine")
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -31,9 +29,8 @@ def examine(config: Config) -> Iterator[Finding]:
 
 def _compiled(_: Config) -> Iterator[Finding]:
     if not is_compiled():
-        yield _finding(
+        yield _finding.should(
             "compiled",
-            Severity.SHOULD,
             NOT_COMPILED,
             COST,
             "apt-get install gcc python3-dev  # or what your system calls a C compiler",
@@ -45,9 +42,8 @@ def _spool(config: Config) -> Iterator[Finding]:
     folder = config.spool.folder
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        yield _finding(
+        yield _finding.must(
             "spool_folder",
-            Severity.MUST,
             f"the spool's folder {folder} cannot be made or written",
             "prepared and large transactions wait there when memory is full",
             f"install -d -m 700 -o {os.geteuid()} {folder}",
@@ -55,17 +51,15 @@ def _spool(config: Config) -> Iterator[Finding]:
         return
     free = shutil.disk_usage(nearest).free
     if free < SPOOL_FREE_MIN:
-        yield _finding(
+        yield _finding.should(
             "spool_disk",
-            Severity.SHOULD,
             f"{free >> 20} MiB are free under {folder}",
             "when the disk is full the run stops; nothing is lost, and it starts over",
             "spool.folder = <a folder on a larger disk>",
         )
     elif free < config.spool.disk:
-        yield _finding(
+        yield _finding.note(
             "spool_disk",
-            Severity.NOTE,
             f"{free >> 30} GiB are free under {folder}, and spool.disk allows {config.spool.disk >> 30} GiB",
             "the disk is full before the limit is reached, and everything else on it stops as well",
             f"spool.disk = {free * 9 // 10}",
@@ -76,9 +70,8 @@ def _memory_disk(config: Config) -> Iterator[Finding]:
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     under = [m for m in mounts if config.spool.folder.is_relative_to(m[1])]
     if under and max(under, key=lambda m: len(m[1]))[2] == "tmpfs":
-        yield _finding(
+        yield _finding.should(
             "spool_tmpfs",
-            Severity.SHOULD,
             f"the spool's folder {config.spool.folder} is in memory (tmpfs)",
             "the spool is there to save memory, and a folder in memory saves none",
             'spool.folder = "/var/tmp/twofold"',
@@ -90,7 +83,7 @@ def _policy_key(config: Config) -> Iterator[Finding]:
         _ = config.policy.hash_key
     except UsageError as error:
         what, _, remedy = str(error).partition("; ")
-        yield _finding("policy_key", Severity.MUST, what, "twofold run ends: it could not hash", f"-- {remedy}")
+        yield _finding.must("policy_key", what, "twofold run ends: it could not hash", f"-- {remedy}")
 
 
 def _clock(config: Config) -> Iterator[Finding]:
@@ -104,9 +97,8 @@ def _clock(config: Config) -> Iterator[Finding]:
     assert row is not None
     skew_s = max(before - row[0], row[0] - after, 0.0)
     if skew_s > SKEW_S_MAX:
-        yield _finding(
+        yield _finding.note(
             "clock",
-            Severity.NOTE,
             f"this machine's clock and PostgreSQL's differ by {skew_s:.1f} s",
             "latencies in metrics and on the page are wrong by as much; nothing else depends on it",
             "timedatectl set-ntp true  # on both machines",
@@ -116,9 +108,8 @@ def _clock(config: Config) -> Iterator[Finding]:
 def _files(_: Config) -> Iterator[Finding]:
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < FILES_MIN:
-        yield _finding(
+        yield _finding.should(
             "open_files",
-            Severity.SHOULD,
             f"{soft} files may be open",
             "each producer of the pool holds a connection to each broker",
             f"ulimit -n {FILES_MIN}  # LimitNOFILE={FILES_MIN} in a systemd unit",

@@ -1,19 +1,16 @@
-"""Checks the outboxes: whether their tables are published, and have the columns that the rules
-name.
-"""
+"""Checks the outboxes: whether their tables are published with the named columns."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from twofold.config import Config, OutboxRule
-from twofold.doctor.finding import Finding, Severity, finder
+from twofold.doctor.finding import Finder, Finding
 from twofold.source.connection import PlainConnection
-from twofold.source.published_tables import published_in
+from twofold.source.messages import Relation
 from twofold_common.table_names import sql_identifier
 
-_finding = finder("postgresql")
-_PUBLISHED = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
+_finding = Finder("postgresql")
 _NULLABLE = """
 SELECT FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_class c ON c.oid = a.attrelid
@@ -22,14 +19,9 @@ SELECT FROM pg_catalog.pg_attribute a
 """
 
 
-def examine(config: Config, connection: PlainConnection) -> Iterator[Finding]:
-    """Check each outbox with a table, once the publication exists."""
-    if connection.execute(_PUBLISHED, (config.publication,)).fetchone() is None:
-        return
-    columns = {
-        (each.schema, each.table): [column.name for column in each.columns]
-        for each in published_in(connection, config.publication)
-    }
+def examine(config: Config, connection: PlainConnection, published: Iterable[Relation]) -> Iterator[Finding]:
+    """Check each outbox with a table."""
+    columns = {(each.schema, each.table): [column.name for column in each.columns] for each in published}
     for rule in config.outbox:
         if rule.name is not None:
             yield from _examine_table(config, connection, rule, rule.name, columns.get(rule.name))
@@ -40,9 +32,8 @@ def _examine_table(
 ) -> Iterator[Finding]:
     table = sql_identifier(*name)
     if columns is None:
-        yield _finding(
+        yield _finding.must(
             "outbox_unpublished",
-            Severity.MUST,
             f"the outbox {rule.table} is not in publication {config.publication}",
             "its events are not sent, and twofold run refuses",
             f"ALTER PUBLICATION {sql_identifier(config.publication)} ADD TABLE {table};",
@@ -50,18 +41,16 @@ def _examine_table(
         return
     named = [rule.topic_column, rule.key_column, rule.payload_column, *rule.header_columns]
     if missing := [each for each in named if each not in columns]:
-        yield _finding(
+        yield _finding.must(
             "outbox_columns",
-            Severity.MUST,
             f"the outbox {rule.table} has no column {', '.join(missing)}",
             "its events cannot be made, and twofold run refuses",
             "name its columns in [[outbox]]: topic_column, key_column, payload_column, header_columns",
         )
     elif connection.execute(_NULLABLE, (*name, rule.topic_column)).fetchone() is not None:
         column = sql_identifier(rule.topic_column)
-        yield _finding(
+        yield _finding.should(
             "outbox_topic_null",
-            Severity.SHOULD,
             f"{rule.topic_column} of the outbox {rule.table} may be null",
             "an event without a topic ends the run until a person decides",
             f"ALTER TABLE {table} ALTER COLUMN {column} SET NOT NULL, ADD CHECK ({column} <> '');",

@@ -1,6 +1,4 @@
-"""Checks the data policy against the published tables and what was registered of them: what a run
-would refuse or warn of, and rules that hide nothing.
-"""
+"""Checks the data policy: what a run would refuse or warn of, and rules that hide nothing."""
 
 from __future__ import annotations
 
@@ -8,34 +6,29 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
 from twofold.config import Config
-from twofold.doctor.finding import Finding, Severity, finder
+from twofold.doctor.finding import Finder, Finding
 from twofold.errors import Refused, SetupError, Unreachable
 from twofold.inspect.status_report import read_progress
-from twofold.kafka.kafka_settings import registry_settings
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.kafka_settings import open_registry
 from twofold.kafka.subjects import Subjects, readable_rows
 from twofold.source.catalog import Catalog
-from twofold.source.connection import PlainConnection
 from twofold.source.messages import Relation
-from twofold.source.published_tables import published_in
 from twofold.tables.column_policy import ColumnPolicy
 from twofold.tables.data_policy import DataPolicy
 from twofold.tables.pins import former_pins
 from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
 
-_finding = finder("postgresql")
-_PUBLISHED = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
+_finding = Finder("postgresql")
 
 
-def examine(config: Config, connection: PlainConnection, *, initialised: bool) -> Iterator[Finding]:
-    """Yield nothing without a policy, or before the publication exists.
+def examine(config: Config, published: Iterable[Relation], *, initialised: bool) -> Iterator[Finding]:
+    """Yield nothing without a policy.
 
     `initialised`: Kafka's record of the connector says what its tables are pinned to.
     """
-    if not config.policy.columns or connection.execute(_PUBLISHED, (config.publication,)).fetchone() is None:
+    if not config.policy.columns:
         return
-    published = published_in(connection, config.publication)
     yield from find_idle_rules(config, published)
     with closing(Catalog(config.conninfo)) as catalog:
         try:
@@ -49,7 +42,7 @@ def _examine_tables(
 ) -> Iterator[Finding]:
     rules = DataPolicy(config)
     policy = ColumnPolicy(rules, catalog, config.publication)
-    subjects = Subjects(Registry(registry_settings(config)), config.prefix, rules.require_rules)
+    subjects = Subjects(open_registry(config), config.prefix, rules.require_rules)
     outboxes = {rule.name for rule in config.outbox}
     for relation in published:
         if (relation.schema, relation.table) in outboxes:
@@ -61,13 +54,11 @@ def _examine_tables(
             for former, pin in former_pins(pins, topic, shape.oid):
                 subjects.require_former_rules(shape, former, pin)
         except Refused as refusal:
-            yield _finding("policy", Severity.MUST, refusal.what, refusal.at_stake, refusal.repair)
+            yield _finding.must("policy", refusal.what, refusal.at_stake, refusal.repair)
             continue
         if shape.policy and (hidden := subjects.newly_hidden(shape, topic)):
             what, remedy = readable_rows(shape, topic, hidden)
-            yield _finding(
-                "policy_readable", Severity.SHOULD, what, "whoever may read the topic can read them", f"-- {remedy}"
-            )
+            yield _finding.should("policy_readable", what, "whoever may read the topic can read them", f"-- {remedy}")
 
 
 def find_idle_rules(config: Config, published: Iterable[Relation]) -> Iterator[Finding]:
@@ -75,9 +66,8 @@ def find_idle_rules(config: Config, published: Iterable[Relation]) -> Iterator[F
     with closing(Catalog(config.conninfo)) as catalog:
         idle = ColumnPolicy(DataPolicy(config), catalog, config.publication).idle_rules(published)
     for rule in idle:
-        yield _finding(
+        yield _finding.should(
             "policy_rule",
-            Severity.SHOULD,
             f"the data policy's rule for {rule.column} ({rule.action}) matches no published column",
             "it hides nothing; a column that it was meant for has another name, and is published as it is",
             "-- correct or remove it in policy.columns",

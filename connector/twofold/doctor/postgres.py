@@ -1,62 +1,40 @@
-"""Checks PostgreSQL: the server, the role, the slot, transactions in doubt. `settings` checks its
-settings, `tables` the published tables.
-"""
+"""Checks PostgreSQL: the server, the role, the slot, transactions in doubt."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
-from psycopg import sql
 
 from twofold.config import Config
 from twofold.doctor import outbox, policy, settings
-from twofold.doctor.finding import Finding, Severity, finder, start_over
+from twofold.doctor.finding import Finder, Finding, Severity, start_over
+from twofold.doctor.settings import Source
 from twofold.doctor.tables import published
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.gids import describe
 from twofold.inspect.in_doubt import from_postgres
 from twofold.inspect.status_report import lacking_tables, read_progress, stale_tables
-from twofold.run.initialisation import wanted_publication
-from twofold.run.source_settings import source_use
+from twofold.run.source_settings import source_use, wanted_publication
 from twofold.source import ddl_messages, identity, publishable, standby
-from twofold.source.connection import PAST_THE_POOLER, PlainConnection, connect
+from twofold.source.connection import PAST_THE_POOLER, connect
 from twofold.source.diagnosis import INTO_UTF8
 from twofold.source.primary import is_standby
-from twofold.source.readiness import MINIMUM_MINORS, NO_ENCODING, POOLER, unreached_settings
-from twofold.source.service import MAY_REPLICATE, Service, ask
+from twofold.source.published_tables import publication_exists, published_in
+from twofold.source.readiness import (
+    MINIMUM_MINORS,
+    NEWEST_TRIED,
+    NO_ENCODING,
+    POOLER,
+    unreached_settings,
+    version_advice,
+)
+from twofold.source.service import MAY_REPLICATE, ask
 from twofold_common.table_names import sql_identifier
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"
-_NAMES = ["server_version_num", "synchronous_standby_names", *(rule.setting for rule in settings.RULES)]
+_OTHER_NAMES = ("server_version_num", "effective_wal_level", "synchronous_standby_names")
+_NAMES = [*_OTHER_NAMES, *(rule.setting for rule in settings.RULES)]
 IDLE_HELD_BYTES = 1 << 30
-_finding = finder("postgresql")
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """PostgreSQL as the checks see it."""
-
-    config: Config
-    connection: PlainConnection
-    settings: dict[str, str]
-    """The settings that the server's version knows."""
-    slot: identity.SlotState | None
-    service: Service
-    is_standby: bool
-
-    def number(self, setting: str) -> int:
-        return int(self.settings[setting])
-
-    def ask(self, query: str, *values: object) -> list[tuple[object, ...]]:
-        return self.connection.execute(query, values or None).fetchall()
-
-    def count(self, view: str) -> int:
-        """Return the number of rows of one of the server's views."""
-        query = sql.SQL("SELECT count(*) FROM pg_catalog.{}").format(sql.Identifier(view))
-        row = self.connection.execute(query).fetchone()
-        assert row is not None
-        return int(row[0])
+_finding = Finder("postgresql")
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -73,8 +51,10 @@ def examine(config: Config) -> Iterator[Finding]:
         for check in _CHECKS:
             yield from check(source)
         yield from published(config, connection)
-        yield from outbox.examine(config, connection)
-        yield from policy.examine(config, connection, initialised=source.slot is not None)
+        if publication_exists(connection, config.publication):
+            relations = published_in(connection, config.publication)
+            yield from outbox.examine(config, connection, relations)
+            yield from policy.examine(config, relations, initialised=source.slot is not None)
         if source.slot is not None:
             yield from find_stale(config)
     wanted = wanted_publication(config)
@@ -88,9 +68,8 @@ def examine(config: Config) -> Iterator[Finding]:
 
 def _service(source: Source) -> Iterator[Finding]:
     if source.service.is_managed:
-        yield _finding(
+        yield _finding.note(
             "service",
-            Severity.NOTE,
             f"the server is {source.service.name}, by what it says of itself",
             "its settings and rights are changed in the service's way, which the remedies name; nobody has tried Twofold with it",
             f"-- see {source.service.page}",
@@ -100,9 +79,8 @@ def _service(source: Source) -> Iterator[Finding]:
 def _standby(source: Source) -> Iterator[Finding]:
     if not source.is_standby:
         return
-    yield _finding(
+    yield _finding.note(
         "standby",
-        Severity.NOTE,
         "the server is a standby",
         "the slot lives and dies with it: another standby, or its primary, cannot continue the stream",
         "-- if that is not meant, point source.dsn to the primary (several hosts and target_session_attrs=read-write find it)",
@@ -116,11 +94,18 @@ def _standby(source: Source) -> Iterator[Finding]:
 
 def _version(source: Source) -> Iterator[Finding]:
     major, minor = divmod(source.number("server_version_num"), 10_000)
+    if major > NEWEST_TRIED:
+        (advice,) = version_advice(source.number("server_version_num"))
+        yield _finding.should(
+            "version",
+            advice.what,
+            "its catalog or its stream may differ from what Twofold expects: topics may differ from tables, and no test has compared them",
+            advice.remedy,
+        )
     minimum = MINIMUM_MINORS.get(major, 0)
     if minor < minimum:
-        yield _finding(
+        yield _finding.note(
             "version",
-            Severity.NOTE,
             f"PostgreSQL {major}.{minor} has known bugs in two-phase decoding",
             "the outcome of an empty prepared transaction may come without its PREPARE, or the reverse; Twofold copes, others may not",
             f"upgrade to {major}.{minimum} or later",
@@ -129,9 +114,8 @@ def _version(source: Source) -> Iterator[Finding]:
 
 def _pooler(source: Source) -> Iterator[Finding]:
     if lost := unreached_settings(source.connection):
-        yield _finding(
+        yield _finding.must(
             "pooler",
-            Severity.MUST,
             f"{POOLER} ({', '.join(lost)})",
             "values would be copied as other bytes than they are streamed, and replication does not pass through a pooler",
             PAST_THE_POOLER,
@@ -140,7 +124,7 @@ def _pooler(source: Source) -> Iterator[Finding]:
 
 def _encoding(source: Source) -> Iterator[Finding]:
     if source.ask("SELECT current_setting('server_encoding')") == [("SQL_ASCII",)]:
-        yield _finding("encoding", Severity.MUST, "the database's encoding is SQL_ASCII", NO_ENCODING, *INTO_UTF8)
+        yield _finding.must("encoding", "the database's encoding is SQL_ASCII", NO_ENCODING, *INTO_UTF8)
 
 
 def _role(source: Source) -> Iterator[Finding]:
@@ -149,15 +133,14 @@ def _role(source: Source) -> Iterator[Finding]:
     name = str(source.ask("SELECT current_user::text")[0][0])
     role, service = sql_identifier(name), source.service
     remedy = f"-- {service.let_replicate(role)}" if service.is_managed else f"{service.let_replicate(role)};"
-    yield _finding("role", Severity.MUST, f"role {name} may not replicate", "PostgreSQL refuses the stream", remedy)
+    yield _finding.must("role", f"role {name} may not replicate", "PostgreSQL refuses the stream", remedy)
 
 
 def _synchronous(source: Source) -> Iterator[Finding]:
     name = source.config.name
     if source.slot is None and settings.names(source):
-        yield _finding(
+        yield _finding.must(
             "synchronous_deadlock",
-            Severity.MUST,
             f"synchronous_standby_names names {name}, and its slot does not exist",
             "every commit waits for a connector that cannot start, the one that makes its slot included",
             "ALTER SYSTEM RESET synchronous_standby_names;",
@@ -171,26 +154,23 @@ def _slot(source: Source) -> Iterator[Finding]:
     if slot is None:  # `connector` tells what that means
         return
     if slot.lost:
-        yield _finding(
+        yield _finding.must(
             "slot_lost",
-            Severity.MUST,
             f"slot {slot.name} was invalidated ({slot.invalidation_reason or 'its WAL was removed'})",
             "the changes since its last confirmed position can no longer be streamed",
             *start_over(config.prefix),
         )
     if slot.plugin != "pgoutput" or slot.database != source.connection.info.dbname:
-        yield _finding(
+        yield _finding.must(
             "slot_foreign",
-            Severity.MUST,
             f"slot {slot.name} is for {slot.plugin or 'physical replication'} in database {slot.database or '(none)'}",
             "slots have one namespace in the whole server, and this one is another program's",
             f'source.slot = "{slot.name}_twofold"',
         )
     elif slot.two_phase != config.source.two_phase:
         made = str(slot.two_phase).lower()
-        yield _finding(
+        yield _finding.must(
             "slot_two_phase",
-            Severity.MUST,
             f"slot {slot.name} was made with two_phase {made}, the configuration says otherwise",
             "it is fixed when a slot is made, and twofold run refuses",
             f"source.two_phase = {made}",
@@ -203,8 +183,7 @@ def _slot_idle(source: Source) -> Iterator[Finding]:
         return
     end = "pg_last_wal_replay_lsn" if source.is_standby else "pg_current_wal_lsn"
     held = source.ask(
-        f"SELECT pg_catalog.{end}() - %s::pg_catalog.pg_lsn",
-        f"{slot.restart >> 32:X}/{slot.restart & 0xFFFFFFFF:X}",
+        f"SELECT pg_catalog.{end}() - %s::pg_catalog.pg_lsn", f"{slot.restart >> 32:X}/{slot.restart & 0xFFFFFFFF:X}"
     )[0][0]
     heavy = int(str(held)) > IDLE_HELD_BYTES
     yield _finding(
@@ -223,9 +202,8 @@ def _in_doubt(source: Source) -> Iterator[Finding]:
         if not source.is_standby:
             raise
         what, _, remedy = str(error).partition("; remedy: ")
-        yield _finding(
+        yield _finding.note(
             "in_doubt_unknown",
-            Severity.NOTE,
             f"prepared transactions are not known: {what}",
             "one that stays in doubt holds its locks, dead rows and WAL",
             remedy or "-- on the primary, SELECT * FROM pg_prepared_xacts",
@@ -235,18 +213,16 @@ def _in_doubt(source: Source) -> Iterator[Finding]:
         age = f"prepared transaction {describe(each.gid)} of {each.owner} (database {each.database}) is {each.age_s:.0f} s old"
         decides = f"-- one outcome, in database {each.database}, as its coordinator decides"
         if source.slot is None:
-            yield _finding(
+            yield _finding.should(
                 "init_waits",
-                Severity.SHOULD,
                 age,
                 "twofold init waits for it: a slot is made when all older transactions have ended, in every database",
                 *each.statements,
                 decides,
             )
         elif each.too_long:
-            yield _finding(
+            yield _finding.should(
                 "in_doubt",
-                Severity.SHOULD,
                 age,
                 "it holds its locks, dead rows and WAL until its outcome",
                 *(each.statements or ("twofold prepared list",)),
@@ -257,9 +233,8 @@ def _in_doubt(source: Source) -> Iterator[Finding]:
 def _failover(source: Source) -> Iterator[Finding]:
     wanted, version = source.config.source.failover, source.number("server_version_num")
     if wanted and version < 170_000:
-        yield _finding(
+        yield _finding.must(
             "failover",
-            Severity.MUST,
             f"source.failover is on, and PostgreSQL {version // 10_000} has no failover slots",
             "twofold init cannot make such a slot",
             "source.failover = false",
@@ -270,9 +245,8 @@ def _ddl_messages(source: Source) -> Iterator[Finding]:
     if source.slot is None:
         return
     if not source.config.source.ddl_messages:
-        yield _finding(
+        yield _finding.note(
             "ddl_messages",
-            Severity.NOTE,
             "source.ddl_messages is off: of a definition that was changed and changed back, only what the catalog keeps is noticed",
             "a column that is renamed, written and renamed back between two comparisons leaves stale rows; event triggers put each change into the stream",
             "source.ddl_messages = true",
@@ -281,9 +255,8 @@ def _ddl_messages(source: Source) -> Iterator[Finding]:
         return
     if not (flaws := ddl_messages.flaws_in(source.connection)):
         return
-    yield _finding(
+    yield _finding.should(
         "ddl_messages",
-        Severity.SHOULD,
         f"source.ddl_messages is on, and not each change of a table's definition is in the stream: {'; '.join(flaws)}",
         "definitions of tables are asked of the catalog of now: a key that was away for a time, and a column that was exchanged twice, are noticed late or not at all",
         "twofold init",
@@ -318,17 +291,15 @@ def find_stale(config: Config) -> Iterator[Finding]:
     except TwofoldError:
         return
     for each in stale_tables(recovered):
-        yield _finding(
+        yield _finding.should(
             "stale",
-            Severity.SHOULD,
             f"the topic of table {each.table} may be stale: {each.reason}",
             "its readers, and every mirror, may have rows that the table does not have",
             each.repair,
         )
     for lacking in lacking_tables(recovered):
-        yield _finding(
+        yield _finding.note(
             "skipped",
-            Severity.NOTE,
             f"the topic of table {lacking.table} lacks {lacking.description}",
             "its readers and every mirror lack it too",
             "-- write the row again in the source; or, once every row can be published, load the table:",

@@ -1,6 +1,4 @@
-"""Checks the schema registry by its HTTP API: whether it answers, accepts schemas, and which
-compatibility it demands.
-"""
+"""Checks the schema registry by its HTTP API: answers, schemas, compatibility."""
 
 from __future__ import annotations
 
@@ -12,13 +10,13 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request
 
 from twofold.config import Config, RegistryConfig
-from twofold.doctor.finding import Finding, Severity, finder
+from twofold.doctor.finding import Finder, Finding
 from twofold.errors import SetupError, Unreachable
 from twofold_common.http_client import open_url
 from twofold_common.registry_http import ask_credentials, certificate_remedy, describe_cause
 
 _NARROW = {"FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE"}
-_finding = finder("registry")
+_finding = Finder("registry")
 
 
 def examine(config: Config) -> Iterator[Finding]:
@@ -26,27 +24,24 @@ def examine(config: Config) -> Iterator[Finding]:
     registry = config.registry
     _ask(registry, "/subjects")
     mode = _ask(registry, "/mode").get("mode", "READWRITE")
-    if mode not in {"READWRITE", "IMPORT"}:
-        yield _finding(
+    if mode != "READWRITE":
+        yield _finding.must(
             "mode",
-            Severity.MUST,
             f"the registry's mode is {mode}",
             "no schema can be registered: twofold init, a new table and every change of a table's columns wait for it",
             _put(registry, "mode", {"mode": "READWRITE"}),
         )
     level = str(_ask(registry, "/config").get("compatibilityLevel", "NONE"))
     if level in _NARROW:
-        yield _finding(
+        yield _finding.should(
             "compatibility",
-            Severity.SHOULD,
             f"the registry's compatibility is {level}",
             "a column that is added to a table, or dropped from it, may be refused, and then the connector refuses",
             _put(registry, "config", {"compatibility": "BACKWARD"}),
         )
     elif level == "NONE":
-        yield _finding(
+        yield _finding.note(
             "compatibility",
-            Severity.NOTE,
             "the registry checks no compatibility (NONE)",
             "a column's type may change so that readers cannot read older and newer rows together",
             _put(registry, "config", {"compatibility": "BACKWARD"}),

@@ -1,37 +1,49 @@
-"""Checks PostgreSQL's settings by a table: what each must be, what goes wrong otherwise, and the
-remedy.
-"""
+"""Checks PostgreSQL's settings by a table of what each must be, why, and the remedy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+
+from psycopg import sql
 
 from twofold.config import Config
-from twofold.doctor.finding import Finding, Severity, finder
+from twofold.doctor.finding import Finder, Finding, Severity
+from twofold.source.connection import PlainConnection
 from twofold.source.identity import SlotState
+from twofold.source.readiness import allows_decoding
 from twofold.source.service import Service
 
 KEEPALIVE_MS_MIN = 10_000
 ROOM = 10
 SQL_QUOTE = "'"
-_finding = finder("postgresql")
+_finding = Finder("postgresql")
 
 
-class Server(Protocol):
-    """The server as the rules see it."""
+@dataclass(frozen=True, slots=True)
+class Source:
+    """PostgreSQL as the checks see it."""
 
-    @property
-    def config(self) -> Config: ...
-    @property
-    def settings(self) -> dict[str, str]: ...
-    @property
-    def slot(self) -> SlotState | None: ...
-    @property
-    def service(self) -> Service: ...
-    def number(self, setting: str) -> int: ...
-    def count(self, view: str) -> int: ...
+    config: Config
+    connection: PlainConnection
+    settings: dict[str, str]
+    """The settings that the server's version knows."""
+    slot: SlotState | None
+    service: Service
+    is_standby: bool
+
+    def number(self, setting: str) -> int:
+        return int(self.settings[setting])
+
+    def ask(self, query: str, *values: object) -> list[tuple[object, ...]]:
+        return self.connection.execute(query, values or None).fetchall()
+
+    def count(self, view: str) -> int:
+        """Return the number of rows of one of the server's views."""
+        query = sql.SQL("SELECT count(*) FROM pg_catalog.{}").format(sql.Identifier(view))
+        row = self.connection.execute(query).fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +54,26 @@ class Rule:
     and `{more}`, the value with room added.
     """
 
-    check: str
     setting: str
     severity: Severity
-    broken: Callable[[Server], bool]
+    broken: Callable[[Source], bool]
     what: str
     why: str
     wanted: str
     restart: bool = False
+    check: str = ""
+    """The finding's word, if it is not the setting's name."""
 
 
-def examine(server: Server) -> Iterator[Finding]:
+def examine(source: Source) -> Iterator[Finding]:
     for rule in RULES:
-        if not rule.broken(server):
+        if not rule.broken(source):
             continue
-        value = server.settings.get(rule.setting, "")
-        words = {"value": value, "name": server.config.name, "more": int(value) + ROOM if value.isdecimal() else ""}
-        words["prepared"] = server.count("pg_prepared_xacts")
-        remedy = _remedy(server.service, rule, rule.wanted.format(**words))
-        yield _finding(rule.check, rule.severity, rule.what.format(**words), rule.why, *remedy)
+        value = source.settings.get(rule.setting, "")
+        words = {"value": value, "name": source.config.name, "more": int(value) + ROOM if value.isdecimal() else ""}
+        words["prepared"] = source.count("pg_prepared_xacts")
+        remedy = _remedy(source.service, rule, rule.wanted.format(**words))
+        yield _finding(rule.check or rule.setting, rule.severity, rule.what.format(**words), rule.why, *remedy)
 
 
 def _remedy(service: Service, rule: Rule, wanted: str) -> tuple[str, ...]:
@@ -70,34 +83,32 @@ def _remedy(service: Service, rule: Rule, wanted: str) -> tuple[str, ...]:
     return (f"ALTER SYSTEM SET {rule.setting} = {wanted};", reload)
 
 
-def names(server: Server) -> bool:
+def names(source: Source) -> bool:
     """Whether synchronous_standby_names names the connector."""
-    listed = server.settings["synchronous_standby_names"]
-    return server.config.name in listed.translate(str.maketrans('",()', "    ")).split()
+    listed = source.settings["synchronous_standby_names"]
+    return source.config.name in listed.translate(str.maketrans('",()', "    ")).split()
 
 
-def _no_slot_left(server: Server) -> bool:
-    return server.slot is None and server.count("pg_replication_slots") >= server.number("max_replication_slots")
+def _no_slot_left(source: Source) -> bool:
+    return source.slot is None and source.count("pg_replication_slots") >= source.number("max_replication_slots")
 
 
-def _no_sender_left(server: Server) -> bool:
-    held = server.slot is not None and server.slot.active_pid is not None
-    return not held and server.count("pg_stat_replication") >= server.number("max_wal_senders")
+def _no_sender_left(source: Source) -> bool:
+    held = source.slot is not None and source.slot.active_pid is not None
+    return not held and source.count("pg_stat_replication") >= source.number("max_wal_senders")
 
 
 RULES = (
     Rule(
         "wal_level",
-        "wal_level",
         Severity.MUST,
-        lambda s: s.settings["wal_level"] != "logical",
+        lambda s: not allows_decoding(s.settings["wal_level"], s.settings.get("effective_wal_level")),
         "wal_level is {value}",
         "the WAL does not hold what decoding needs; no logical slot can be made",
         "'logical'",
         restart=True,
     ),
     Rule(
-        "max_replication_slots",
         "max_replication_slots",
         Severity.MUST,
         _no_slot_left,
@@ -108,7 +119,6 @@ RULES = (
     ),
     Rule(
         "max_wal_senders",
-        "max_wal_senders",
         Severity.MUST,
         _no_sender_left,
         "all {value} WAL senders are in use",
@@ -117,16 +127,15 @@ RULES = (
         restart=True,
     ),
     Rule(
-        "synchronous",
         "synchronous_standby_names",
         Severity.SHOULD,
         lambda s: s.config.prepared.synchronous and not names(s),
         "prepared.synchronous is on, and synchronous_standby_names does not name {name}",
         "PREPARE TRANSACTION returns without waiting for Kafka",
         "'{name}'",
+        check="synchronous",
     ),
     Rule(
-        "max_slot_wal_keep_size",
         "max_slot_wal_keep_size",
         Severity.SHOULD,
         lambda s: s.number("max_slot_wal_keep_size") >= 0,
@@ -136,7 +145,6 @@ RULES = (
     ),
     Rule(
         "idle_replication_slot_timeout",
-        "idle_replication_slot_timeout",
         Severity.SHOULD,
         lambda s: s.settings.get("idle_replication_slot_timeout", "0") not in {"0", ""},
         "idle_replication_slot_timeout is {value} s",
@@ -144,7 +152,6 @@ RULES = (
         "0",
     ),
     Rule(
-        "wal_sender_timeout",
         "wal_sender_timeout",
         Severity.SHOULD,
         lambda s: s.number("wal_sender_timeout") == 0,
@@ -154,7 +161,6 @@ RULES = (
     ),
     Rule(
         "wal_sender_timeout",
-        "wal_sender_timeout",
         Severity.SHOULD,
         lambda s: 0 < s.number("wal_sender_timeout") < KEEPALIVE_MS_MIN,
         "wal_sender_timeout is {value} ms",
@@ -163,7 +169,6 @@ RULES = (
     ),
     Rule(
         "synchronized_standby_slots",
-        "synchronized_standby_slots",
         Severity.SHOULD,
         lambda s: s.config.source.failover and s.settings.get("synchronized_standby_slots") == "",
         "the slot is a failover slot, and synchronized_standby_slots is empty",
@@ -171,7 +176,6 @@ RULES = (
         "'<the standby''s physical slot>'",
     ),
     Rule(
-        "max_prepared_transactions",
         "max_prepared_transactions",
         Severity.NOTE,
         lambda s: s.config.source.two_phase and s.number("max_prepared_transactions") == 0,

@@ -9,13 +9,12 @@ from dataclasses import replace
 
 from twofold.config import Config
 from twofold.doctor.cluster import CALL_S_MAX
-from twofold.doctor.finding import Finding, Severity, finder
+from twofold.doctor.finding import Finder, Finding
 from twofold.group.member_commits import last_frontiers, missing_members
-from twofold.kafka.kafka_settings import kafka_settings, registry_settings
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.kafka_settings import kafka_settings, open_registry
 from twofold_avro.records import Frontier
 
-_finding = finder("kafka")
+_finding = Finder("kafka")
 _WAITS = "global cuts stay where they are until every member's connector runs with the same [group]"
 
 
@@ -27,9 +26,8 @@ def examine_group(config: Config, grant: str) -> Iterator[Finding]:
     settings = replace(kafka_settings(config), call_timeout_s=min(config.kafka.call_timeout, CALL_S_MAX))
     missing = missing_members(settings, group.members)
     for prefix in missing:
-        yield _finding(
+        yield _finding.must(
             "group_member",
-            Severity.MUST,
             f"the group's member {prefix} has no topics in this Kafka, or they are hidden from this user",
             "twofold run refuses",
             f"-- twofold init of {prefix}, or Read on its topics:",
@@ -38,12 +36,11 @@ def examine_group(config: Config, grant: str) -> Iterator[Finding]:
             f"group.members = [{', '.join(repr(each) for each in group.members if each != prefix)}]".replace("'", '"'),
         )
     known = [each for each in group.members if each not in missing]
-    frontiers = last_frontiers(settings, Registry(registry_settings(config)), known)
+    frontiers = last_frontiers(settings, open_registry(config), known)
     for prefix in known:
         if problem := _disagreement(prefix, frontiers.get(prefix), group.name, group.members):
-            yield _finding(
+            yield _finding.should(
                 "group",
-                Severity.SHOULD,
                 problem,
                 _WAITS,
                 f"-- give {prefix} this [group] and start it:",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twofold.config import Config
-from twofold.doctor.finding import Finding, Severity, finder, start_over
+from twofold.doctor.finding import Finder, Finding, Severity, start_over
 from twofold.source.connection import PlainConnection
 from twofold.source.flaws import find_flaws
 from twofold.source.table_copier import missing_rights
 from twofold_common.table_names import reload_command, sql_identifier
 
 SHOWN_MAX = 20
-_finding = finder("postgresql")
+_finding = Finder("postgresql")
 _PUBLICATION = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_catalog.pg_publication WHERE pubname = %s"
 _TABLES = """
 SELECT n.nspname::text, c.relname::text, c.relreplident::text,
@@ -46,19 +46,17 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
         ).fetchone()
         what = f"publication {config.publication} does not exist"
         if used is not None:
-            yield _finding(
+            yield _finding.must(
                 "publication",
-                Severity.MUST,
                 what,
                 "changes made while there is none are not sent, even if it is made again: it was dropped under a slot in use",
                 *start_over(config.prefix),
             )
         elif config.source.tables:
-            yield _finding("publication", Severity.NOTE, what, "nothing is published before it exists", "twofold init")
+            yield _finding.note("publication", what, "nothing is published before it exists", "twofold init")
         else:
-            yield _finding(
+            yield _finding.must(
                 "publication",
-                Severity.MUST,
                 what,
                 "twofold init refuses: source.tables is empty, so it cannot make the publication",
                 f"CREATE PUBLICATION {name} FOR TABLE <schema.table>;",
@@ -68,17 +66,15 @@ def _publication(config: Config, connection: PlainConnection) -> Iterator[Findin
         return
     kinds = [kind for kind, there in zip(("insert", "update", "delete", "truncate"), row, strict=True) if not there]
     if kinds:
-        yield _finding(
+        yield _finding.should(
             "publication_kinds",
-            Severity.SHOULD,
             f"publication {config.publication} leaves out: {', '.join(kinds)}",
             "the topics and every mirror of them will differ from the source",
             f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate');",
         )
     if connection.execute(_TABLES, (config.publication,)).fetchone() is None:
-        yield _finding(
+        yield _finding.should(
             "publication_empty",
-            Severity.SHOULD,
             f"publication {config.publication} has no tables",
             "there is nothing to publish",
             f"ALTER PUBLICATION {name} ADD TABLE <schema.table>;",
@@ -89,8 +85,8 @@ def _flaws(config: Config, connection: PlainConnection) -> Iterator[Finding]:
     for flaw in find_flaws(connection, config.publication):
         name = sql_identifier(flaw.schema, flaw.table)
         reload = reload_command(flaw.schema, flaw.table)
-        yield _finding(
-            "table_flaw", Severity.MUST, f"table {name}: {flaw.what}", flaw.at_stake, *flaw.repair, f"-- then {reload}"
+        yield _finding.must(
+            "table_flaw", f"table {name}: {flaw.what}", flaw.at_stake, *flaw.repair, f"-- then {reload}"
         )
 
 
@@ -99,17 +95,15 @@ def _tables(config: Config, connection: PlainConnection) -> Iterator[Finding]:
         name = sql_identifier(schema, table)
         alter = f"ALTER TABLE {name}"
         if replica_identity == "n":
-            yield _finding(
+            yield _finding.should(
                 "identity_nothing",
-                Severity.SHOULD,
                 f"table {name} has REPLICA IDENTITY NOTHING",
                 "PostgreSQL refuses UPDATE and DELETE of it while it is published",
                 f"{alter} REPLICA IDENTITY {'DEFAULT' if has_key else 'FULL'};",
             )
         elif replica_identity == "d" and not has_key:
-            yield _finding(
+            yield _finding.should(
                 "no_key",
-                Severity.SHOULD,
                 f"table {name} has no primary key",
                 "PostgreSQL refuses UPDATE and DELETE of it while it is published; its rows have no message key and lie in one partition, and prepared transactions on it are parked from the start",
                 f"{alter} REPLICA IDENTITY FULL;",
@@ -127,9 +121,8 @@ def _large_values(config: Config, connection: PlainConnection) -> Iterator[Findi
     if wide:
         named = "; ".join(f"{name} ({columns})" for name, columns in wide[:SHOWN_MAX])
         more = f"; and {len(wide) - SHOWN_MAX} more" if len(wide) > SHOWN_MAX else ""
-        yield _finding(
+        yield _finding.note(
             "toast",
-            Severity.NOTE,
             f"tables may hold large values, and their replica identity is not FULL: {named}{more}",
             "an update that leaves a large value as it was is sent without it: the column is null and the record's list `unchanged` names it. A reader that does not look there (Debezium's JDBC sink, Flink) takes the null for the value. With FULL the value comes along, at the price of more WAL",
             *(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name, _ in wide[:SHOWN_MAX]),

@@ -78,7 +78,9 @@ class FrontierAsks:
         reached: Mapping[str, int] | None = None
         next_at = look_at = leisure_at = 0.0
         while not self._closing.is_set():
-            commits.follow(INTERVAL_S / 2)
+            # What comes before a frontier may be asked for waits until then, and no longer.
+            early_s = next_at - time.monotonic()
+            commits.follow(early_s if early_s > 0 else INTERVAL_S / 2)
             now = time.monotonic()
             if now < next_at or self._asked.full():
                 continue
@@ -89,8 +91,8 @@ class FrontierAsks:
             last = {prefix: view.sequence if at_leisure else view.needed for prefix, view in commits.views.items()}
             if frontier.is_needed(last, reached, named, self._source.prepared() if named else ()):
                 reached = {prefix: view.sequence for prefix, view in commits.views.items()}
+                next_at = now + INTERVAL_S
                 self._asked.put(self._ask(commits))
-                next_at = time.monotonic() + INTERVAL_S
                 leisure_at = time.monotonic() + LEISURE_S
 
     def _ask(self, commits: MemberCommits) -> FrontierAsked:

@@ -81,7 +81,7 @@ class MemberCommits:
         self._follower = TopicFollower(self._settings, starts, fetch_ms=_FETCH_MS)
 
     def follow(self, wait_s: float) -> None:
-        """Read the commit records that have become visible, for this long."""
+        """Read the commit records that have become visible; wait so long for the first of them."""
         assert self._follower is not None, "begin comes first"
         messages = list(self._follower.read_new(wait_s))
         for message in messages:
@@ -94,12 +94,9 @@ class MemberCommits:
                 view.needed = max(view.needed, key.sequence)
         last = {each.topic() or "": each for each in messages}
         for topic, message in last.items():
-            self._require_stream(topic, self._decoder.decode_message(Commit, message))
-
-    def _require_stream(self, topic: str, commit: Commit) -> None:
-        """End here if a member's topics were made again: its numbers began again, too."""
-        if commit.stream_id != self._commits[topic].stream_id:
-            raise RunEnded(f"{topic} was made again, with another stream's commit records: frontiers go on with it")
+            # The topics of a member that were made again count from 1.
+            if self._decoder.decode_message(Commit, message).stream_id != self._commits[topic].stream_id:
+                raise RunEnded(f"{topic} was made again, with another stream's commit records: frontiers go on with it")
 
     def close(self) -> None:
         if self._follower is not None:

@@ -17,11 +17,10 @@ from twofold.errors import Refused
 from twofold.inspect.checks import check_commits
 from twofold.inspect.comparison import ComparisonResult, ComparisonScope, Reload, ReportProgress, SequenceBreak, compare
 from twofold.kafka.decoding import Decoder
-from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
+from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.names import Names
 from twofold.kafka.progress import ProgressReader, RecoveredState
-from twofold.kafka.schema_registry import Registry
 from twofold.kafka.tally import Damage
 from twofold.kafka.topic_reader import TopicReader
 from twofold_avro.records import Pin
@@ -85,10 +84,10 @@ class TopicAudit:
     def description(self) -> str:
         words = f"{counted(self.rows, 'row')} in {counted(self.ranges, 'range')}"
         if self.damages:
-            words += f": DAMAGED in {_places(len(self.damages) + self.more)}"
+            words += f": DAMAGED in {counted(len(self.damages) + self.more, 'place')}"
         elif self.past:
             doing = "repairs" if self.loading else "repaired"
-            words += f": whole now; the reload at commit record {self.reload} {doing} the damage before it ({_places(len(self.past))})"
+            words += f": whole now; the reload at commit record {self.reload} {doing} the damage before it ({counted(len(self.past), 'place')})"
         else:
             words += ": whole"
         for many, what in (
@@ -98,7 +97,7 @@ class TopicAudit:
         ):
             words += f"; {many} {what}" if many else ""
         if self.lacks:
-            words += f"; lacks {_several_rows(len(self.lacks))} that a person had skipped, a known difference: at {', '.join(self.lacks)}"
+            words += f"; lacks {counted(len(self.lacks), 'row')} that a person had skipped, a known difference: at {', '.join(self.lacks)}"
         return words
 
 
@@ -123,7 +122,7 @@ class Audit:
 
 def audit(config: Config, *, since: int, report: ReportProgress) -> Audit:
     """Read and judge everything that Kafka keeps, or everything after commit record `since`."""
-    settings, names, registry = kafka_settings(config), names_of(config), Registry(registry_settings(config))
+    settings, names, registry = kafka_settings(config), names_of(config), open_registry(config)
     ask_brokers(settings)
     reader = TopicReader(settings)
     progress = ProgressReader(reader, names, registry)
@@ -136,7 +135,7 @@ def audit(config: Config, *, since: int, report: ReportProgress) -> Audit:
 
 def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> Audit:
     """Say what each topic's damage means, and how to repair it."""
-    tables = {topic: table_of(pin) for topic, pin in pins.items()}
+    tables = {topic: table_argument(pin.schema, pin.table) for topic, pin in pins.items()}
     topics = sorted({place.topic for place in compared.tallies})
     audits = tuple(_topic(topic, compared, tables.get(topic), pins.get(topic)) for topic in topics)
     breaks = [each for each in compared.breaks if not _all_reloaded(each.found, tables, compared.reloads)]
@@ -223,11 +222,6 @@ def repair(topic: str, names: Names, table: str | None, last_sequence: int) -> s
     return f"none: no published table has this topic; tell its readers of these offsets, or delete the topic; {accept}"
 
 
-def table_of(pin: Pin) -> str:
-    """Return the table's name as an argument of a command."""
-    return table_argument(pin.schema, pin.table)
-
-
 def _is_past(partition: int, last: int, reload: Reload | None) -> bool:
     return reload is not None and last < reload.firsts.get(partition, 0)
 
@@ -254,11 +248,3 @@ def _cause_of(found: SequenceBreak) -> str:
 def _several(words: list[str]) -> str:
     """Return the first few, and the number of the others."""
     return words[0] + (f" (and {len(words) - 1} more)" if len(words) > 1 else "")
-
-
-def _several_rows(many: int) -> str:
-    return "1 row" if many == 1 else f"{many} rows"
-
-
-def _places(many: int) -> str:
-    return "1 place" if many == 1 else f"{many} places"

@@ -1,16 +1,29 @@
-"""Records of a connector's topics as values that commands print."""
+"""Records of a connector's topics as values that commands print, and that JSON has.
+
+Columns have PostgreSQL's names. A value that JSON lacks is a text: decimals, times, uuids, and
+bytes in PostgreSQL's hex form.
+"""
 
 from __future__ import annotations
 
+import io
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import date, datetime, time
+from functools import cache
+from math import isfinite
 from typing import Any
+
+import fastavro
 
 from twofold.errors import SetupError
 from twofold.kafka.decoding import RecordPlace, unreadable
 from twofold.kafka.names import Names
 from twofold.kafka.schema_registry import Registry
+from twofold_avro import wire
 from twofold_avro.errors import MalformedRecord, NotFramed
-from twofold_avro.row_values import RowValues
+from twofold_avro.names import postgres_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +94,34 @@ def _is_envelope(value: Any) -> bool:
 
 def _is_special(value: Any) -> bool:
     return isinstance(value, dict) and {"row", "column", "text"} <= value.keys()
+
+
+class RowValues:
+    """Reads framed records, whatever version of the schema wrote them."""
+
+    def __init__(self, schema_of: Callable[[int], str]) -> None:
+        self._schema_of = cache(schema_of)
+        self._parse = cache(lambda text: fastavro.parse_schema(json.loads(text)))
+
+    def read(self, message: bytes) -> Any:
+        """Return the record as JSON values. NotFramed or MalformedRecord: it is none."""
+        schema_id, body = wire.unframe(message)
+        text = self._schema_of(schema_id)
+        try:
+            return _as_json(fastavro.schemaless_reader(io.BytesIO(body), self._parse(text), None))
+        except Exception as error:  # fastavro's are of a dozen classes, EOFError and IndexError among them
+            raise MalformedRecord(f"its bytes contradict schema {schema_id} ({type(error).__name__})") from error
+
+
+def _as_json(value: Any) -> Any:
+    match value:
+        case dict():
+            return {postgres_name(name): _as_json(each) for name, each in value.items()}
+        case list():
+            return [_as_json(each) for each in value]
+        case bytes():
+            return "\\x" + value.hex()
+        case datetime() | date() | time():
+            return value.isoformat()
+    is_plain = value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and isfinite(value))
+    return value if is_plain else str(value)

@@ -41,9 +41,7 @@ class SequenceBreak:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """The commit record that begins a table's reload, and the offsets of its truncates by
-    partition.
-    """
+    """The commit record that begins a reload, and the offsets of its truncates by partition."""
 
     sequence: int
     firsts: Mapping[int, int]
@@ -66,9 +64,7 @@ class ComparisonResult:
     backfilling: tuple[str, ...] = ()
     """The tables in backfill by the last commit record."""
     gone: dict[str, int] = field(default_factory=dict)
-    """The topics that commit records name and that do not exist, with the number of
-    their ranges.
-    """
+    """The missing topics that commit records name, with the number of their ranges."""
 
     @property
     def rows(self) -> int:
@@ -96,9 +92,7 @@ class ComparisonScope:
     to_the_end: bool = False
     """Whether to wait for open transactions, and to read beyond them."""
     starts: Mapping[PartitionId, int] | None = None
-    """The first offsets by partition: only these partitions are read from there, with all commit
-    records.
-    """
+    """The first offsets of the partitions that are read beside all commit records."""
 
 
 ReportProgress = Callable[[ComparisonResult], None]

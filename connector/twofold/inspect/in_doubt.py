@@ -15,9 +15,8 @@ from typing import Any, Literal
 from twofold.config import Config
 from twofold.gids import describe, parser
 from twofold.group.ledgers import Branch, Ledgers
-from twofold.kafka.kafka_settings import kafka_settings, registry_settings
+from twofold.kafka.kafka_settings import kafka_settings, open_registry
 from twofold.kafka.progress import RecoveredState
-from twofold.kafka.schema_registry import Registry
 from twofold.source import identity
 from twofold_common.printable import counted, sql_literal
 
@@ -180,7 +179,7 @@ def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDo
         return found, ()
     since_ms = int((time.time() - max(each.age_s for each in branches_here) - CLOCKS_APART_S) * 1000)
     believed = config.group.members or (config.prefix,)
-    ledgers = Ledgers(kafka_settings(config), Registry(registry_settings(config)), believed)
+    ledgers = Ledgers(kafka_settings(config), open_registry(config), believed)
     branches = ledgers.branches({each.global_id for each in branches_here if each.global_id}, since_ms)
     completed = []
     for each in found:
@@ -213,9 +212,7 @@ def held_back_by(siblings: Iterable[Branch], members: Collection[str], last: Map
 
 
 def count_held_back(held_back: Iterable[HeldBack]) -> int:
-    """Return the number of commit records that wait for any of these members' branches. A commit
-    record that waits for two counts once.
-    """
+    """Return how many commit records wait for these members' branches, each counted once."""
     most: dict[str, int] = {}
     for each in held_back:
         most[each.prefix] = max(each.commits, most.get(each.prefix, 0))

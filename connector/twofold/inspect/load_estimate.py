@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from twofold.config import Config
 from twofold.inspect.status_report import choose_topics
 from twofold.kafka.decoding import Decoder
-from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
+from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry
 from twofold.kafka.metadata import ask_brokers
-from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicReader
 from twofold.source.load_estimates import TableSize, table_sizes
 from twofold.source.provisioning import PublicationContent, as_if_created
@@ -108,7 +107,7 @@ def _shown_rate(config: Config) -> float | None:
     """Return the rows a second of the last loads, while they read."""
     settings, commits = kafka_settings(config), PartitionId(names_of(config).commits, 0)
     ask_brokers(settings)
-    reader, decoder = TopicReader(settings), Decoder(Registry(registry_settings(config)))
+    reader, decoder = TopicReader(settings), Decoder(open_registry(config))
     if not reader.partitions_of({commits.topic}):
         return None
     low, end = reader.visible([commits])[commits]

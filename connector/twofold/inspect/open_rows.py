@@ -13,8 +13,7 @@ from twofold.config import Config
 from twofold.inspect.changes import ChangeReader, TopicChange
 from twofold.inspect.in_doubt import InDoubt
 from twofold.kafka.decoding import place_of
-from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry
 from twofold.kafka.topic_reader import TopicReader
 
 FIRST_MAX = 5
@@ -46,11 +45,9 @@ class _Found:
 
 
 def read_open_rows(config: Config, each: InDoubt) -> tuple[OpenRows, ...]:
-    """Return the rows of an open transaction, by topic. Outbox events are left out: they do not say
-    which transaction they belong to.
-    """
+    """Return an open transaction's rows by topic, without outbox events, which do not name it."""
     names = names_of(config)
-    reader, changes = TopicReader(kafka_settings(config)), ChangeReader(Registry(registry_settings(config)), names)
+    reader, changes = TopicReader(kafka_settings(config)), ChangeReader(open_registry(config), names)
     topics = [topic for topic in each.topics if not topic.startswith(names.events)]
     bounds = reader.bounds(reader.partitions_of(topics))
     stretches = {place: (at.stable, at.high) for place, at in bounds.items()}

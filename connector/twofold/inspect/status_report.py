@@ -1,6 +1,4 @@
-"""The connector's status seen from outside: read from PostgreSQL and Kafka, whether it runs or not.
-Changes nothing.
-"""
+"""The connector's status from PostgreSQL and Kafka, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -13,10 +11,9 @@ from typing import Any, Literal
 from twofold.config import Config
 from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.inspect.in_doubt import InDoubt, add_branches, read_in_doubt
-from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings, topic_policy
+from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry, topic_policy
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.progress import ProgressReader, RecoveredState
-from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import TopicReader
 from twofold.kafka.topics import Topics
 from twofold.lives.load_progress import LoadProgress
@@ -63,7 +60,7 @@ class LackingTable:
         return f"{rows} at {_some(self.lacks)}, which a person had skipped"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """The connector's status."""
 
@@ -75,19 +72,19 @@ class Status:
     two_phase: TwoPhase | None
     source_lsn: Lsn
     confirmed_lsn: Lsn | None
-    applied_lsn: Lsn | None
-    sequence: int | None
-    behind_bytes: int | None
+    applied_lsn: Lsn | None = None
+    sequence: int | None = None
+    behind_bytes: int | None = None
     """At most so much WAL lies between Kafka and the source's end.
 
     Unpublished changes count until progress follows.
     """
     wal_status: str | None
     in_doubt: tuple[InDoubt, ...]
-    backfilling: tuple[str, ...]
-    stale: tuple[StaleTable, ...]
+    backfilling: tuple[str, ...] = ()
+    stale: tuple[StaleTable, ...] = ()
     """The tables whose topics may lack what PostgreSQL did not send, until they are reloaded."""
-    lacking: tuple[LackingTable, ...]
+    lacking: tuple[LackingTable, ...] = ()
     """The tables whose topics lack rows that a person had skipped."""
     waits_for: tuple[str, ...]
     """The lock holders that the connector's sessions in PostgreSQL wait for."""
@@ -99,11 +96,6 @@ class Status:
     def to_json(self) -> dict[str, Any]:
         """Return it as `--json` prints it."""
         return {**asdict(self), "in_doubt": [each.to_json() for each in self.in_doubt]}
-
-
-def read_status(config: Config) -> Status:
-    """Read both sides."""
-    return with_kafka(config, read_source_status(config), read_progress(config))
 
 
 def read_source_status(config: Config) -> Status:
@@ -124,15 +116,9 @@ def read_source_status(config: Config) -> Status:
         two_phase=None if slot and slot.two_phase else "disabled",
         source_lsn=server.xlogpos,
         confirmed_lsn=slot.confirmed_flush if slot else None,
-        applied_lsn=None,
-        sequence=None,
-        behind_bytes=None,
         wal_status=slot.wal_status if slot else None,
         in_doubt=prepared,
         in_doubt_unknown=unknown,
-        backfilling=(),
-        stale=(),
-        lacking=(),
         ddl_flaws=ddl_messages.flaws(config.conninfo) if config.source.ddl_messages else None,
         waits_for=tuple(
             map(str, locks.connector_blockers(config.conninfo, slot=config.slot, application_name=config.name))
@@ -182,12 +168,7 @@ def _not_ready(recovered: RecoveredState) -> dict[str, Pin]:
 def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
     """Return the tables whose topics may lack something, by Kafka's records of the connector."""
     return tuple(
-        StaleTable(
-            f"{pin.schema}.{pin.table}",
-            topic,
-            pin.stale,
-            reload_command(pin.schema, pin.table),
-        )
+        StaleTable(f"{pin.schema}.{pin.table}", topic, pin.stale, reload_command(pin.schema, pin.table))
         for topic, pin in recovered.pins.items()
         if pin.stale
     )
@@ -272,9 +253,7 @@ def backfills(config: Config, recovered: RecoveredState) -> tuple[BackfillStatus
 
 
 def topics_of(config: Config, tables: Iterable[str]) -> list[str]:
-    """Return the topics of tables that are or were published: a table that is gone may have unread
-    rows.
-    """
+    """Return the topics of tables that are or were published: unread rows may be there."""
     known = {
         (r.schema, r.table): topic_of(config.prefix, r.schema, r.table)
         for r in published_tables(config.conninfo, config.publication)
@@ -326,7 +305,7 @@ def read_progress(config: Config) -> RecoveredState:
     """
     settings = kafka_settings(config)
     ask_brokers(settings, ANSWER_S)
-    return ProgressReader(TopicReader(settings), names_of(config), Registry(registry_settings(config))).read()
+    return ProgressReader(TopicReader(settings), names_of(config), open_registry(config)).read()
 
 
 def read_progress_if_any(config: Config) -> RecoveredState | None:

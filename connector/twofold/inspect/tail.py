@@ -18,12 +18,11 @@ from twofold.config import Config
 from twofold.errors import SetupError
 from twofold.inspect.changes import ChangeReader, TopicChange
 from twofold.kafka.decoding import Decoder, place_of
-from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
+from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry
 from twofold.kafka.metadata import ask_brokers
-from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
 from twofold_avro.records import Commit, Range
-from twofold_common.source_order import source_place
+from twofold_common.positions import source_place
 
 _WAIT_S = 1.0
 _FETCH_MS = 200
@@ -33,9 +32,7 @@ SORTED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TailBegin:
-    """The begin of changes that were committed together: a source transaction, or a
-    part of a load.
-    """
+    """The begin of changes with one commit: a source transaction, or a part of a load."""
 
     kind: Literal["batch", "prepared", "backfill", "reload"]
     sequence: int
@@ -63,7 +60,7 @@ class Tail:
         settings, self._names = kafka_settings(config), names_of(config)
         self._topics = topics
         ask_brokers(settings)
-        registry = Registry(registry_settings(config))
+        registry = open_registry(config)
         self._decoder, self._changes = Decoder(registry), ChangeReader(registry, self._names)
         self._reader = TopicReader(settings)
         commits = PartitionId(self._names.commits, 0)

@@ -45,9 +45,7 @@ def send_skip(settings: KafkaSettings, names: Names, skip: tuple[str, int, str],
 
 
 def write_outside(settings: KafkaSettings, names: Names, records: Iterable[tuple[bytes, bytes | None]]) -> None:
-    """Write to the progress topic outside a transaction: a person's commands, or a run's last
-    refusal.
-    """
+    """Write a person's command, or a run's last refusal, outside a transaction."""
     errors: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
 
 from twofold.errors import (
     AccessDenied,
@@ -102,6 +103,10 @@ _REFUSED = {
 _SOCKET_TIMEOUT = "socket.timeout.ms"
 _FETCH_MS_MAX, _SOCKET_TIMEOUT_MS_MAX = 2_000, 300_000
 """A fetch waits for records at the broker, and the library has a bound of its own."""
+_MAKES_NO_TOPIC = {"allow.auto.create.topics": False}
+"""Brokers create a topic that a producer asks for, unless either of the two forbids it. So a topic
+that somebody has deleted would be there again, empty, and the run would go on.
+"""
 _IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
 _PRODUCER_ONLY = (
     "queue.",
@@ -127,9 +132,7 @@ class KafkaSettings:
     `prepared.hold`, and less than the broker's transaction.max.timeout.ms.
     """
     queue_kbytes_max: int = 65_536
-    """The most kilobytes of rows that a producer may hold unsent; librdkafka's own bound is 1 GiB
-    for each producer.
-    """
+    """The most kilobytes that a producer may hold unsent; librdkafka's own bound is 1 GiB."""
     call_timeout_s: float = 60.0
     """The longest time of a call. A longer call has an unknown outcome, and the run ends."""
     retry_factor: int = 1
@@ -180,6 +183,7 @@ class KafkaSettings:
             _SOCKET_TIMEOUT: self._socket_timeout_ms,
             "compression.type": "lz4",  # a third of the bytes for 5 % of the CPU
             **self.client,
+            **_MAKES_NO_TOPIC,
             "message.max.bytes": self.record_bytes,
             "transactional.id": transactional_id,
             "enable.idempotence": True,
@@ -206,7 +210,6 @@ class KafkaSettings:
             "isolation.level": "read_committed",
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,  # an empty fetch shows a topic's end; the default is 500
-            "allow.auto.create.topics": False,
             "logger": _librdkafka,
         }
 
@@ -214,18 +217,21 @@ class KafkaSettings:
         """Open a consumer with these options beside its usual ones."""
         return self.secrets.open(Consumer, {**self.consumer(), **options})
 
+    def open_admin(self) -> AdminClient:
+        with sorted_errors("creating the admin client"):
+            return self.secrets.open(AdminClient, self.admin())
+
     def admin(self) -> dict[str, Any]:
         return {**self._common(), "logger": _librdkafka}
 
     def _common(self) -> dict[str, Any]:
-        return {k: v for k, v in self.client.items() if not k.startswith(_PRODUCER_ONLY)}
+        return {**{k: v for k, v in self.client.items() if not k.startswith(_PRODUCER_ONLY)}, **_MAKES_NO_TOPIC}
 
 
 QUEUE_FULL, TIMED_OUT, PARTITION_EOF = KafkaError._QUEUE_FULL, KafkaError._TIMED_OUT, KafkaError._PARTITION_EOF
 FATAL = KafkaError._FATAL
 PURGED = KafkaError._PURGE_QUEUE
 """librdkafka's error for records that a failed transaction never sent."""
-NOT_ALLOWED = KafkaError.TOPIC_AUTHORIZATION_FAILED
 NO_GROUP = KafkaError.GROUP_AUTHORIZATION_FAILED
 """A consumer looks for its group's coordinator, also if it reads without a group."""
 UNKNOWN_TOPIC = KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -299,10 +305,7 @@ _SORTED: dict[int, tuple[type[TwofoldError], str]] = {
         SetupError,
         f"grant DescribeConfigs on the cluster and Write on the prefix's topics (on brokers before 3.0 IdempotentWrite, too): {_WHICH}",
     ),
-    NO_GROUP: (
-        SetupError,
-        f"grant Describe on the mirror's group: {GRANT} --operation Describe --group PREFIX.mirror",
-    ),
+    NO_GROUP: (SetupError, f"grant Describe on the mirror's group: {GRANT} --operation Describe --group PREFIX.mirror"),
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
         SetupError,
         f"grant Write and Describe on the transactional ids that begin with the prefix: {GRANT} --operation Write --operation Describe --transactional-id PREFIX. --resource-pattern-type prefixed",
@@ -332,6 +335,12 @@ def kafka_error_of(error: object) -> KafkaError | None:
     if isinstance(error, SystemError) and error.__cause__ is not None:
         return kafka_error_of(error.__cause__)
     return None
+
+
+def error_code(error: object) -> int | None:
+    """Return the code of the library's own error; None for any other error, and for none."""
+    kafka_error = kafka_error_of(error)
+    return None if kafka_error is None else kafka_error.code()
 
 
 def sort_error(error: object, doing: str) -> TwofoldError:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from confluent_kafka import Message
 
 from twofold.errors import RESET_REPAIR, SetupError, UnreadableRecord
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.schema_registry import NotRegistered, Registry
 from twofold_avro.errors import MalformedRecord, NotFramed
 from twofold_avro.records import Record, RecordDecoder
 
@@ -48,6 +48,10 @@ class Decoder:
             return self._records.decode(kind, message)
         except (MalformedRecord, NotFramed) as error:
             raise unreadable(place, str(error)) from error
+        except NotRegistered as error:
+            raise SetupError(
+                f"{error}; it is that of the record in {place}; remedy: restore the registry with its former ids, or start the connector over that wrote it: {RESET_REPAIR}"
+            ) from error
         except SetupError as error:  # the registry's, about the schema
             raise SetupError(f"{error}; it is that of the record in {place}") from error
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from twofold.errors import RunEnded
 from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Range
 
@@ -31,6 +32,9 @@ class Forecast:
 
     def __init__(self) -> None:
         self._next: dict[Partition, int] = {}
+        self._acknowledged: dict[Partition, int] = {}
+        """The last record of each partition that Kafka has acknowledged; a miss changes nothing of
+        it."""
         self._ended: dict[Partition, int] = {}
         self._ends = 0
         self._pause = PAUSE_FIRST
@@ -56,9 +60,16 @@ class Forecast:
         """Learn from records that Kafka has acknowledged; their transaction is still open.
 
         A marker that was counted and does not lie before these records comes behind them.
+        RunEnded: a partition has started over, so the next start must look at its topic.
         """
         for written in ranges:
             place = written.topic, written.partition
+            if written.first <= (before := self._acknowledged.get(place, -1)):
+                raise RunEnded(
+                    f"Kafka has put records of {written.topic}-{written.partition} at {written.first}, and earlier ones at {before}:"
+                    " the topic was deleted and made again, or its brokers have lost records"
+                )
+            self._acknowledged[place] = written.last
             self._next[place] = max(written.last + 1, self._next.get(place, 0) + written.count)
 
     def ended(self, counts: Iterable[tuple[str, int, int]]) -> None:
@@ -97,9 +108,7 @@ class Forecast:
 
 RECORDS_MAX = 1_000
 BYTES_MAX = 1 << 20
-"""The most bytes of a batch whose rows are kept. For a larger batch it costs little to wait for the
-offsets.
-"""
+"""The most bytes of a batch whose rows are kept; a larger one can wait for offsets."""
 
 
 class KeptBatch:

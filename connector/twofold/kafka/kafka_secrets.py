@@ -26,9 +26,7 @@ _Client = TypeVar("_Client", Producer, Consumer, AdminClient)
 
 DENIED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})  # noqa: SLF001
 _MILLISECONDS_FROM = 10**11
-"""The greatest time of expiry in seconds. A larger number is in milliseconds: as seconds it would
-lie beyond the year 5000.
-"""
+"""The greatest time of expiry in seconds, in the year 5000: above, it is milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)

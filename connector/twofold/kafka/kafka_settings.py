@@ -11,7 +11,7 @@ from twofold.errors import UsageError
 from twofold.kafka.client import KafkaSettings
 from twofold.kafka.kafka_secrets import KafkaSecrets, load_token_provider
 from twofold.kafka.names import Names
-from twofold.kafka.schema_registry import RegistrySettings
+from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
 from twofold_common.registry_http import ask_credentials
 
@@ -22,30 +22,34 @@ def names_of(config: Config) -> Names:
 
 def kafka_settings(config: Config) -> KafkaSettings:
     client: dict[str, Any] = {"bootstrap.servers": config.kafka.bootstrap, **config.kafka.options}
-    if config.kafka.options_file:
+    if file := config.kafka.options_file:
         try:
-            secrets = tomllib.loads(config.kafka.options_file.read_text())
+            secrets = tomllib.loads(file.read_text("utf-8-sig"))  # some editors write a mark before the text
         except (OSError, tomllib.TOMLDecodeError) as error:
-            raise UsageError(f"kafka.options_file {config.kafka.options_file} cannot be used: {error}") from None
+            raise UsageError(f"kafka.options_file {file} cannot be used: {error}") from None
+        except UnicodeDecodeError as error:
+            raise UsageError(f"kafka.options_file {file} is not UTF-8, which TOML is: byte {error.start}") from None
         require_secret_options(secrets)
         client |= secrets
     provider = config.kafka.token_provider
     return KafkaSettings(
         client=client,
-        secrets=KafkaSecrets(
-            config.kafka.password,
-            load_token_provider(provider) if provider else None,
-        ),
+        secrets=KafkaSecrets(config.kafka.password, load_token_provider(provider) if provider else None),
         transaction_timeout_ms=int(config.kafka.transaction_timeout * 1000),
         call_timeout_s=config.kafka.call_timeout,
     )
 
 
-def registry_settings(config: Config) -> RegistrySettings:
+def open_registry(config: Config) -> Registry:
+    """Return the registry's client; nothing is asked yet."""
     registry = config.registry
-    credentials = partial(ask_credentials, registry.username, registry.password, registry.token)
-    may_change = registry.password is not None or registry.token is not None
-    return RegistrySettings(registry.url, registry.timeout, credentials, registry.ca_file, may_change)
+    return Registry(
+        registry.url,
+        registry.timeout,
+        credentials=partial(ask_credentials, registry.username, registry.password, registry.token),
+        credentials_expire=registry.password is not None or registry.token is not None,
+        ca_file=registry.ca_file,
+    )
 
 
 def topic_policy(config: Config) -> TopicPolicy:

@@ -92,9 +92,7 @@ def leave_patience(rules: Iterable[EndRule]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EndPatience:
-    """The time that the next run's ends may take, as a multiple of the usual one: above 1 for
-    brokers that are slow again and again.
-    """
+    """The factor on the time of the next run's ends: above 1 for brokers that stay slow."""
 
     retry_factor: int = 1
     uncertain_at: float | None = None

@@ -57,9 +57,7 @@ class Forgotten:
     """The commit records in the forgotten part of their topic."""
     hidden_progress: tuple[Progress, ...]
     confirmed: Lsn | None
-    """The position up to which PostgreSQL was told that Kafka has everything; None: perhaps
-    everything.
-    """
+    """Up to where PostgreSQL was told that Kafka has everything; None: perhaps everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +148,7 @@ class LostEnds:
 
     @cached_property
     def _places(self) -> list[PartitionId]:
-        """Return the partitions of the connector's own topics. Nobody creates such a topic
-        meanwhile.
-        """
+        """Return the partitions of the connector's own topics; nobody creates any meanwhile."""
         places = self._reader.partitions_under(f"{self._names.prefix}.")
         others = tuple(f"{prefix}." for prefix in other_prefixes({place.topic for place in places}, self._names))
         return [place for place in places if not place.topic.startswith(others)]

@@ -23,16 +23,14 @@ from twofold.kafka.client import (
     TOPIC_ALREADY_EXISTS,
     TOPIC_EXCEPTION,
     KafkaSettings,
-    kafka_error_of,
+    error_code,
     sort_error,
     sorted_errors,
 )
 
 PAUSE_S = 0.05
 ANSWER_S = 10.0
-"""The time for an answer, unless a caller has less: a client's first connection may have TLS and
-SASL before it.
-"""
+"""The time for an answer, unless a caller has less: TLS and SASL may come before it."""
 _NOT_LET_IN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}  # noqa: SLF001
 _ALL_DOWN = KafkaError._ALL_BROKERS_DOWN  # noqa: SLF001
 _SURROUNDINGS = re.compile(r"^\S+(/bootstrap|/\d+): | \(after \d+ms in state \w+.*?\)")
@@ -131,11 +129,9 @@ def existing_topics(admin: AdminClient, names: Iterable[str], timeout_s: float) 
     exist = set()
     for name, future in admin.create_topics(asked, request_timeout=timeout_s, validate_only=True).items():
         error = future.exception()
-        if error is None:
-            continue
-        kafka_error = kafka_error_of(error)
-        if kafka_error is not None and kafka_error.code() == TOPIC_ALREADY_EXISTS:
+        code = error_code(error)
+        if code == TOPIC_ALREADY_EXISTS:
             exist.add(name)
-        elif kafka_error is None or kafka_error.code() not in _ABSENT:
+        elif error is not None and code not in _ABSENT:
             raise sort_error(error, f"asking whether the topic {name} exists") from error
     return exist

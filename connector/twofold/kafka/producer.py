@@ -34,11 +34,12 @@ from twofold.kafka.client import (
     TOO_LARGE,
     WRONG_STATE,
     KafkaSettings,
+    error_code,
     kafka_error_of,
     sort_error,
     sorted_errors,
 )
-from twofold.kafka.deliveries import Deliveries, DeliveryCallback, PartitionWrites
+from twofold.kafka.deliveries import Deliveries, DeliveryCallback
 from twofold.kafka.late_ends import EndRule
 from twofold.kafka.record_sizes import RecordTooLarge, largest_value
 from twofold.kafka.row_batch import Record, RowBatch
@@ -53,9 +54,7 @@ call has no time, and then aborts the whole process at the broker's answer.
 _FLUSH_CHECK_S: Final = 0.2
 """How often an unfinished flush checks whether it still can finish."""
 _PAUSE_S: Final = 0.02
-"""The pause before a retriable call is repeated, because some calls fail at once while a broker is
-away.
-"""
+"""The pause before a call is repeated: some fail at once while a broker is away."""
 _PRODUCE_S_MAX: Final = 3600.0
 """The longest time of handing over rows: a large transaction takes as long as Kafka takes.
 `call_timeout_s` bounds each step that makes no progress.
@@ -86,7 +85,8 @@ class TransactionalProducer:
         self._watch = watch
         self._bootstrap = settings.bootstrap
         self.end_rule = EndRule(settings.retry_factor)
-        self._deliveries = Deliveries()
+        self.deliveries = Deliveries()
+        """The deliveries of the transaction that began last."""
         self._known_topics: set[str] = set()
         with sorted_errors(f"creating the producer {transactional_id}"):
             client = settings.producer(transactional_id)
@@ -109,7 +109,7 @@ class TransactionalProducer:
 
     def begin(self) -> None:
         assert not self.in_transaction, self.transactional_id
-        self._deliveries = Deliveries()
+        self.deliveries = Deliveries()
         begin = self._alive.begin_transaction
         with (
             self._watch.call(f"{self.transactional_id}: begin_transaction", self._timeout_s, keeps_lock=True),
@@ -147,7 +147,7 @@ class TransactionalProducer:
             return
         if topic not in self._known_topics:
             self._ask_for_leaders(topic)
-        deliveries = self._deliveries
+        deliveries = self.deliveries
         edges = [records[-1]]
         if deliveries.begins(topic, partition):
             edges.append(records[0])
@@ -176,28 +176,7 @@ class TransactionalProducer:
         with sorted_errors(f"{self.transactional_id}: poll"):
             self._alive.poll(0)
         self._check_delivered()
-        return self.all_acknowledged
-
-    def ranges(self) -> tuple[PartitionWrites, ...]:
-        """Return the ranges that this transaction has written so far; after a flush."""
-        return self._deliveries.ranges()
-
-    def counts(self) -> tuple[tuple[str, int, int], ...]:
-        """Return the records that this transaction was given so far: topic, partition, number."""
-        return self._deliveries.counts()
-
-    def wrote_to(self, topic: str, partition: int) -> bool:
-        """Return whether this transaction has rows in that partition."""
-        return self._deliveries.wrote_to(topic, partition)
-
-    def wrote_before(self, other: PartitionWrites) -> bool:
-        """Return whether our rows in that partition begin before the other's; after a flush."""
-        return self._deliveries.began_before(other)
-
-    @property
-    def all_acknowledged(self) -> bool:
-        """Return whether every record is reported as delivered; for records with `every`."""
-        return self._deliveries.all_acknowledged
+        return self.deliveries.all_acknowledged
 
     def commit(self) -> None:
         """Return when the transaction is committed, after a flush.
@@ -345,7 +324,7 @@ class TransactionalProducer:
             )
 
     def _check_delivered(self) -> None:
-        failed = self._deliveries.failed
+        failed = self.deliveries.failed
         if failed is not None:
             if failed.code() == PURGED:  # it was behind the record that made the transaction fail
                 self._check_state()
@@ -367,16 +346,14 @@ class TransactionalProducer:
         try:
             self._alive.begin_transaction()
         except KafkaException as error:
-            kafka_error = kafka_error_of(error)
-            if kafka_error is None or kafka_error.code() != WRONG_STATE:
+            if error_code(error) != WRONG_STATE:
                 raise self._sorted(error, f"{self.transactional_id}: delivering rows") from error
 
     def _sorted(self, error: object, doing: str) -> TwofoldError:
         """Return our error; if a topic refuses a record, the error is about its largest record."""
-        kafka_error = kafka_error_of(error)
-        if kafka_error is None or kafka_error.code() not in TOO_LARGE:
+        if error_code(error) not in TOO_LARGE:
             return sort_error(error, doing)
-        return RecordTooLarge(*self._deliveries.largest(), self._bootstrap)
+        return RecordTooLarge(*self.deliveries.largest(), self._bootstrap)
 
     def _call(self, name: str, call: Callable[[float], object], within_s: float | None = None) -> bool:
         """Call in slices of time until it returns nothing or 0, and retry retriable errors.

@@ -155,9 +155,7 @@ class ProgressReader:
 
 
 def _unexecuted(names: Names, latest: _Latest, pins: Mapping[str, Pin]) -> tuple[TopicCommand, ...]:
-    """Return the commands behind the one that each pin has; `latest` is in the order of the last
-    writes.
-    """
+    """Return the commands behind each pin's; `latest` is in the order of the last writes."""
     given = (
         TopicCommand(kept.place.offset, topic, read_command(*kept.placed))
         for key, kept in latest.items()

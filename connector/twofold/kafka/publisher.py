@@ -27,12 +27,11 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from twofold import failpoints
 from twofold.errors import Fenced, RunEnded, TransactionTimedOut, TwofoldError, UncertainEnd
-from twofold.kafka.deliveries import PartitionWrites
 from twofold.kafka.forecast import Forecast, KeptBatch
 from twofold.kafka.late_ends import leave_patience
 from twofold.kafka.names import Names, commit_key
@@ -49,13 +48,7 @@ _PATIENCE_S: Final = 0.2
 has failed.
 """
 _CLOSE_S = 5.0
-"""The longest time for closing. The next instance, or the broker's own timeout, aborts transactions
-that stay open.
-"""
-
-
-def _ranges(rows: Iterable[PartitionWrites]) -> tuple[Range, ...]:
-    return tuple(Range(w.topic, w.partition, w.first, w.last, w.count) for w in rows)
+"""The longest time for closing; the next instance aborts what stays open."""
 
 
 class Publisher:
@@ -94,23 +87,9 @@ class Publisher:
         self._kept.keep(batch)
         failpoints.hit("after_produce")
 
-    def commit_main(
-        self,
-        commit: Commit | None,
-        progress: Progress,
-        *,
-        ledger: Mapping[str, Prepared | None] | None = None,
-        pins: Mapping[str, Pin] | None = None,
-        frontier: Frontier | None = None,
-    ) -> Commit | None:
-        """Commit the batch, and return the commit record as it was written.
-
-        The publisher fills in `commit`'s rows and ranges. None means a transaction that only
-        reports progress, without rows. `ledger` is by downstream id, and None removes an entry;
-        `pins` are by topic.
-        """
+    def commit_main(self, records: TransactionRecords) -> Commit | None:
+        """Commit the batch, and return the commit record as it was written: with its ranges."""
         self._begin_main()
-        records = TransactionRecords(commit, progress, ledger or {}, pins or {}, self._overcomes, frontier)
         foretold = self._foretell()
         if foretold is None or not self._commit_foretold(foretold, records):
             with _may_outlast(self._main):
@@ -156,31 +135,17 @@ class Publisher:
             return
         with _may_outlast(producer):
             self._sent.wait_for(producer)
-        self._forecast.wrote(_ranges(producer.ranges()))
+        self._forecast.wrote(producer.deliveries.ranges())
         failpoints.hit("after_open")
 
-    def commit_prepared(
-        self,
-        slot: int,
-        commit: Commit,
-        progress: Progress,
-        *,
-        ledger: Mapping[str, Prepared],
-        pins: Mapping[str, Pin] | None = None,
-    ) -> Commit:
-        """Make an open prepared transaction visible:
-
-        commit record, ledger, pins, progress, commit.
-        """
+    def commit_prepared(self, slot: int, records: TransactionRecords) -> Commit | None:
+        """Make an open prepared transaction visible, and return its commit record as written."""
         self._assert_main_committed()
         producer = self._pool[slot]
         self._wait_for_rows(producer)
-        records = TransactionRecords(commit, progress, ledger, pins or {})
         with _may_outlast(producer):
             ranges = self._commit_exact(producer, records)
-        written = records.with_ranges(ranges).commit
-        assert written is not None
-        return written
+        return records.with_ranges(ranges).commit
 
     def abort(self, slot: int) -> None:
         """Remove every row of an open prepared transaction."""
@@ -189,7 +154,7 @@ class Publisher:
         self._wait_for_rows(producer)
         with _may_outlast(producer):
             producer.abort()
-        self._forecast.ended(producer.counts())
+        self._forecast.ended(producer.deliveries.counts())
         failpoints.hit("after_abort")
 
     def close(self) -> None:
@@ -219,14 +184,14 @@ class Publisher:
         Kafka answers an end before it has written all markers. So one partition is asked whether
         its last marker is there, while the rows are on their way.
         """
-        counts = self._main.counts()
+        counts = self._main.deliveries.counts()
         foretold = self._forecast.foretell(counts) if self._kept.is_whole and counts else None
         if foretold is None:
             return None
         newest = self._forecast.ended_last(foretold)
         asked = newest.topic, newest.partition
         end: int | None = newest.first
-        if any(other.wrote_to(*asked) for other in self._pool if other.in_transaction):
+        if any(other.deliveries.wrote_to(*asked) for other in self._pool if other.in_transaction):
             # It hides the marker. No transaction stays open among the commit records.
             asked = self._names.commits, 0
             end = self._forecast.end_behind(newest, self._names.commits)
@@ -243,8 +208,8 @@ class Publisher:
             self._describe(main, records.with_ranges(foretold))
             main.flush()
             failpoints.hit("after_flush")
-            rows = [w for w in main.ranges() if w.topic not in self._names.bookkeeping]
-            if _ranges(rows) == foretold:
+            rows = tuple(each for each in main.deliveries.ranges() if each.topic not in self._names.bookkeeping)
+            if rows == foretold:
                 self._end(main, rows)
                 self._forecast.was_right()
                 return True
@@ -262,12 +227,11 @@ class Publisher:
         """Commit with the ranges of the delivery reports, and return them."""
         producer.flush()
         failpoints.hit("after_flush")
-        rows = producer.ranges()
-        ranges = _ranges(rows)
-        self._describe(producer, records.with_ranges(ranges))
+        rows = producer.deliveries.ranges()
+        self._describe(producer, records.with_ranges(rows))
         producer.flush()
         self._end(producer, rows)
-        return ranges
+        return rows
 
     def _describe(self, producer: TransactionalProducer, records: TransactionRecords) -> None:
         """Write the commit record and the transaction's other records about its rows."""
@@ -275,12 +239,13 @@ class Publisher:
         commit = records.commit
         if commit is not None:
             record: Record = {"key": commit_key(commit), "value": commit.to_bytes(self._ids.commit)}
-            self._write(producer, self._names.commits, [record])
+            producer.produce(self._names.commits, 0, [record])
         failpoints.hit("after_commit_record")
-        for topic, others in records.behind_the_commit_record(self._names, self._ids):
-            self._write(producer, topic, others)
+        overcomes = self._overcomes if producer is self._main else ()
+        for topic, others in records.behind_the_commit_record(self._names, self._ids, overcomes):
+            producer.produce(topic, 0, others)
 
-    def _end(self, producer: TransactionalProducer, rows: Sequence[PartitionWrites]) -> None:
+    def _end(self, producer: TransactionalProducer, rows: Sequence[Range]) -> None:
         """Commit the transaction, if it is still open; all its records are acknowledged."""
         failpoints.hit("before_commit")
         if oldest := self._not_hidden(producer, rows):
@@ -289,23 +254,19 @@ class Publisher:
         failpoints.hit("after_commit")
         # The forecast has had an opened transaction's rows since they were acknowledged.
         known = () if producer in self._mains else rows
-        self._forecast.wrote(_ranges(w for w in producer.ranges() if w not in known))
-        self._forecast.ended(producer.counts())
+        self._forecast.wrote(each for each in producer.deliveries.ranges() if each not in known)
+        self._forecast.ended(producer.deliveries.counts())
 
-    def _not_hidden(self, producer: TransactionalProducer, rows: Iterable[PartitionWrites]) -> PartitionWrites | None:
+    def _not_hidden(self, producer: TransactionalProducer, rows: Iterable[Range]) -> Range | None:
         """Return writes in a partition where no older transaction of ours is open.
 
         None: older ones in all partitions hide whether this transaction is open.
         """
         others = [other for other in self._pool if other is not producer and other.in_transaction]
         for written in rows:
-            if not any(other.wrote_before(written) for other in others):
+            if not any(other.deliveries.began_before(written) for other in others):
                 return written
         return None
-
-    @staticmethod
-    def _write(producer: TransactionalProducer, topic: str, records: list[Record]) -> None:
-        producer.produce(topic, 0, records)
 
 
 @contextlib.contextmanager
@@ -340,31 +301,35 @@ def close_quietly(producers: Iterable[TransactionalProducer]) -> None:
         producer.destroy()
 
 
-class TransactionRecords(NamedTuple):
-    """A Kafka transaction's records about its rows.
-
-    `ledger` is by downstream id, and None removes an entry; `pins` are by topic.
-    """
+@dataclass(frozen=True, slots=True)
+class TransactionRecords:
+    """A Kafka transaction's records about its rows."""
 
     commit: Commit | None
+    """The commit record, of which the publisher fills in rows and ranges. None: a transaction that
+    only reports progress, without rows.
+    """
     progress: Progress
-    ledger: Mapping[str, Prepared | None]
-    pins: Mapping[str, Pin]
-    overcomes: tuple[bytes, ...] = ()
-    """The keys of the progress topic that the transaction removes."""
+    pins: Mapping[str, Pin] = field(default_factory=dict)
+    """The pins, by topic."""
+    ledger: Mapping[str, Prepared | None] = field(default_factory=dict)
+    """The ledger's entries, by downstream id; None removes an entry."""
     frontier: Frontier | None = None
 
     def with_ranges(self, ranges: tuple[Range, ...]) -> TransactionRecords:
-        """Return the records with these ranges, and the number of their rows, in the
-        commit record.
-        """
+        """Return the records with these ranges, and their number of rows, in the commit record."""
         if self.commit is None:
             assert not ranges, "rows without a commit record"
             return self
-        return self._replace(commit=replace(self.commit, ranges=ranges, rows=sum(r.count for r in ranges)))
+        return replace(self, commit=replace(self.commit, ranges=ranges, rows=sum(r.count for r in ranges)))
 
-    def behind_the_commit_record(self, names: Names, ids: SchemaIds) -> Iterator[tuple[str, list[Record]]]:
-        """Yield topic and records, in the order of writing; each topic has one partition."""
+    def behind_the_commit_record(
+        self, names: Names, ids: SchemaIds, overcomes: Iterable[bytes]
+    ) -> Iterator[tuple[str, list[Record]]]:
+        """Yield topic and records, in the order of writing; each topic has one partition.
+
+        `overcomes`: the keys of the progress topic that the transaction removes.
+        """
         ledger: list[Record] = [
             {"key": key.encode(), "value": None if entry is None else entry.to_bytes(ids.prepared)}
             for key, entry in self.ledger.items()
@@ -374,7 +339,7 @@ class TransactionRecords(NamedTuple):
             {"key": names.pin_key(topic), "value": pin.to_bytes(ids.pin)} for topic, pin in self.pins.items()
         ]
         progress.append({"key": names.progress_key, "value": self.progress.to_bytes(ids.progress)})
-        progress += ({"key": key, "value": None} for key in self.overcomes)
+        progress += ({"key": key, "value": None} for key in overcomes)
         yield names.progress, progress
         if self.frontier is not None:
             assert ids.frontier is not None, "a frontier of a connector that is in no source group"
@@ -407,13 +372,13 @@ class SentRows:
     def beside(self, batch: RowBatch) -> list[TransactionalProducer]:
         """Return the producers with rows on their way to one of the batch's partitions."""
         places = [(topic, partition) for topic, partition, _ in batch.partitions()] if self._since else []
-        return [producer for producer in self._since if any(producer.wrote_to(*place) for place in places)]
+        return [producer for producer in self._since if any(producer.deliveries.wrote_to(*place) for place in places)]
 
     def wait_for(self, producer: TransactionalProducer) -> None:
         """Return when the in-sync replicas have acknowledged the producer's rows."""
         del self._since[producer]
         producer.flush()
-        if not producer.all_acknowledged:
+        if not producer.deliveries.all_acknowledged:
             raise RunEnded(
                 f"Kafka: {producer.transactional_id}: not every row was reported as delivered after the flush"
             )

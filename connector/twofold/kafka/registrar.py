@@ -24,7 +24,7 @@ from typing import TypeVar
 from twofold.errors import Refused, TwofoldError, Unreachable
 from twofold.kafka.schema_registry import Registry, SubjectSchema, value_subject
 from twofold.kafka.subjects import RequireRules, Subjects
-from twofold.kafka.topic_rules import RequiredTopic
+from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
 from twofold.kafka.topics import Topics
 from twofold.thread_owner import ThreadOwner
 from twofold_avro.records import Pin
@@ -35,9 +35,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 PATIENCE_S = 300.0
-"""How long a run waits for a registry or broker. After that the run ends, so that another instance
-may try.
-"""
+"""How long a run waits for a registry or broker before another instance may try."""
 _AHEAD = 4
 """The number of questions that are asked ahead at once."""
 _SLICE_S = 0.05
@@ -48,11 +46,7 @@ class Registrar:
     """The registry and the topics of one run, for the thread that reads."""
 
     def __init__(
-        self,
-        registry: Registry,
-        topics: Topics,
-        prefix: str,
-        require_rules: RequireRules = lambda *_: None,
+        self, registry: Registry, topics: Topics, prefix: str, require_rules: RequireRules = lambda *_: None
     ) -> None:
         self._registry = registry
         self._topics = topics
@@ -167,17 +161,17 @@ class Registrar:
 
     # --- topics
 
-    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
-        """Create the missing topics and check the existing ones; return the partitions of each."""
+    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, KnownTopic]:
+        """Create the missing topics and check the existing ones; return each as it is."""
         asked = tuple(wanted)
         return self._ask(lambda: self._topics.ensure(asked))
 
     def announce(
         self, wanted: Iterable[RequiredTopic], tables: Sequence[tuple[TableShape, str]]
-    ) -> tuple[dict[str, int], list[int]]:
+    ) -> tuple[dict[str, KnownTopic], list[int]]:
         """Create and check these topics, and meanwhile register the schemas of these tables and
-        topics, several at once; return the partitions of each topic, and the envelopes' ids. The
-        keys' ids are known after that.
+        topics, several at once; return each topic as it is, and the envelopes' ids. The keys' ids
+        are known after that.
         """
         asked, ids = tuple(wanted), list[int]()
 

@@ -1,9 +1,10 @@
 """The schema registry: each schema version is registered once, under TopicNameStrategy's subjects,
 and never on the row path.
 
-An outage raises `Unreachable`: the run ends before anything is written with the new schema, and
-goes on when the registry is back. A schema that the subject's compatibility forbids raises
-`Refused` with the registry's own reason, before a row is written with it.
+An outage raises `Unreachable`, and so does a mode that forbids new schemas: the run ends before
+anything is written with the new schema, and goes on when the registry is back. A schema that the
+subject's compatibility forbids raises `Refused` with the registry's own reason, before a row is
+written with it.
 """
 
 from __future__ import annotations
@@ -26,22 +27,6 @@ from twofold_common.registry_http import (
     certificate_remedy,
     subject_path,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RegistrySettings:
-    """The registry's address, and the bounds and secrets of its calls."""
-
-    url: str
-    timeout_s: float = 10.0
-    """The longest time of a call, with all its tries."""
-    credentials: Callable[[], Mapping[str, str]] = authorization
-    """Gives each request's header that names the caller."""
-    ca_file: Path | None = None
-    credentials_expire: bool = False
-    """Whether the secret may change: a request that is denied is repeated with the secret of the
-    next moment.
-    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +54,35 @@ class Registry:
     threads may use it.
     """
 
-    def __init__(self, settings: RegistrySettings) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float = 10.0,
+        *,
+        credentials: Callable[[], Mapping[str, str]] = authorization,
+        credentials_expire: bool = False,
+        ca_file: Path | None = None,
+    ) -> None:
+        """A call takes at most `timeout_s`, with all its tries. `credentials`: see RegistryHttp."""
         self._ids: dict[tuple[str, str], int] = {}
         self._schemas: dict[int, str] = {}
-        parts = urlsplit(settings.url)
+        parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise UsageError(f"registry.url is {settings.url!r}, and must be http://host:port or https://host:port")
+            raise UsageError(f"registry.url is {url!r}, and must be http://host:port or https://host:port")
         try:
             self._http = RegistryHttp(
-                settings.url,
-                credentials=settings.credentials,
-                credentials_expire=settings.credentials_expire,
-                ca_file=settings.ca_file,
-                request_timeout_s=settings.timeout_s / 5,
-                patience_s=settings.timeout_s / 2,
+                url,
+                credentials=credentials,
+                credentials_expire=credentials_expire,
+                ca_file=ca_file,
+                request_timeout_s=timeout_s / 5,
+                patience_s=timeout_s / 2,
             )
         except OSError as error:
-            raise UsageError(f"registry.ca_file {settings.ca_file} cannot be used: {error}") from error
+            raise UsageError(f"registry.ca_file {ca_file} cannot be used: {error}") from error
 
     def register(self, subject: str, schema: str) -> int:
-        """Return the id of the schema under the subject, after registering it if it is
-        new there.
-        """
+        """Return the schema's id under the subject, after registering it if it is new there."""
         known = self._ids.get((subject, schema))
         if known is None:
             known = int(self._ask(subject, f"{subject_path(subject)}/versions", _body(schema))["id"])
@@ -99,42 +91,34 @@ class Registry:
         return known
 
     def known_id(self, subject: str, schema: str) -> int | None:
-        """Return the id of the schema under the subject if it is registered there; register
-        nothing.
-        """
+        """Return the schema's id if it is registered under the subject; register nothing."""
         known = self._ids.get((subject, schema))
         if known is None:
             try:
                 known = int(self._ask(subject, subject_path(subject), _body(schema))["id"])
-            except _Absent:
+            except NotRegistered:
                 return None
             self._ids[subject, schema] = known
             self._schemas[known] = schema
         return known
 
     def schema(self, schema_id: int) -> str:
-        """Return the schema of an id, as JSON. The registry is asked only for an id that no other
-        call has brought.
-        """
+        """Return the schema of an id as JSON; an id that is known is not asked for."""
         if schema_id not in self._schemas:
             self._schemas[schema_id] = str(self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}")["schema"])
         return self._schemas[schema_id]
 
     def latest(self, subject: str) -> SubjectSchema | None:
-        """Return the newest schema of the subject; None without one. The registry is asked each
-        time.
-        """
+        """Ask for the newest schema of the subject; None without one."""
         try:
             answer = self._ask(subject, f"{subject_path(subject)}/versions/latest")
-        except _Absent:
+        except NotRegistered:
             return None
         kind = str(answer.get("schemaType") or "AVRO")
         return SubjectSchema(int(answer["id"]), str(answer["schema"]), kind, bool(answer.get("references")))
 
     def has_latest(self, subject: str, schema_id: int) -> bool:
-        """Return whether the schema of this id is the subject's newest; it is known then, in one
-        question in place of two.
-        """
+        """Return whether this id's schema is the subject's newest; it is known then."""
         latest = self.latest(subject)
         if latest is None or latest.id != schema_id:
             return False
@@ -147,14 +131,14 @@ class Registry:
         try:
             versions = f"{subject_path(subject)}/versions"
             return [str(self._ask(subject, f"{versions}/{n}")["schema"]) for n in self._ask(subject, versions)]
-        except _Absent:
+        except NotRegistered:
             return []
 
     def withdraw(self, subject: str) -> None:
         """Delete the subject if it exists. Its schemas stay readable by their ids."""
         try:
             self._ask(subject, subject_path(subject), method="DELETE")
-        except _Absent:
+        except NotRegistered:
             return
         finally:
             for of, schema in tuple(self._ids):  # another thread may add some
@@ -171,26 +155,16 @@ class Registry:
         except RegistryRefusal as error:
             raise self._error_of(error, about) from error
 
-    def _allow(self, subject: str) -> str:
-        """Return the command that lets a subject have any schema."""
-        return f"""curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{{"compatibility": "NONE"}}' {self._http.url}/config/{subject}"""
+    def _put(self, path: str, setting: str, value: str) -> str:
+        """Return the command that gives a setting of the registry this value."""
+        return f"""curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{{"{setting}": "{value}"}}' {self._http.url}/{path}"""
 
     def _error_of(self, refusal: RegistryRefusal, about: str) -> TwofoldError:
         if refusal.is_absent:
-            return _Absent(f"the registry at {self._http.url} does not have {about}")
+            return NotRegistered(f"the registry at {self._http.url} does not have {about}")
         match refusal.status:
-            case 409:
-                return SchemaRefused(
-                    f"the registry refuses the new schema of {about}: {refusal.reason}",
-                    at_stake="readers of the topic could no longer read it; no row was written with the new schema",
-                    repair=f"set the subject {about} to another compatibility, then restart (NONE accepts every schema: {self._allow(about)}); undoing the change in PostgreSQL is not enough, because a row made under it waits to be published",
-                )
-            case 422:
-                return SchemaRefused(
-                    f"the registry says that the schema of {about} is not valid: {refusal.reason}",
-                    at_stake="rows written with it could not be read; none was written",
-                    repair="report this with the table's definition: Twofold made a schema that the registry cannot parse",
-                )
+            case 409 | 422:
+                return self._schema_error_of(refusal, about)
             case 401 if self._http.credentials_expire:
                 return Unreachable(
                     f"the registry at {self._http.url} denies access (HTTP 401); remedy: if this stays so, correct registry.username and its password, or the token"
@@ -207,6 +181,26 @@ class Registry:
                     f"the registry at {self._http.url} answers HTTP {status}: {refusal.reason}; remedy: {remedy}"
                 )
 
+    def _schema_error_of(self, refusal: RegistryRefusal, subject: str) -> TwofoldError:
+        """Return the error of a schema that the registry does not register."""
+        if refusal.is_forbidden_by_mode:
+            return Unreachable(
+                f"the registry at {self._http.url} accepts no schema of {subject} in its mode: {refusal.reason};"
+                f" remedy: {self._put(f'mode/{subject}', 'mode', 'READWRITE')}"
+            )
+        if refusal.status == 409:
+            allow = self._put(f"config/{subject}", "compatibility", "NONE")
+            return SchemaRefused(
+                f"the registry refuses the new schema of {subject}: {refusal.reason}",
+                at_stake="readers of the topic could no longer read it; no row was written with the new schema",
+                repair=f"set the subject {subject} to another compatibility, then restart (NONE accepts every schema: {allow}); undoing the change in PostgreSQL is not enough, because a row made under it waits to be published",
+            )
+        return SchemaRefused(
+            f"the registry says that the schema of {subject} is not valid: {refusal.reason}",
+            at_stake="rows written with it could not be read; none was written",
+            repair="report this with the table's definition: Twofold made a schema that the registry cannot parse",
+        )
+
 
 def _body(schema: str) -> bytes:
     return json.dumps({"schema": schema, "schemaType": "AVRO"}).encode()
@@ -216,7 +210,7 @@ class SchemaRefused(Refused):
     """The registry refuses a table's schema, and with it the rows of that shape."""
 
 
-class _Absent(SetupError):
+class NotRegistered(SetupError):
     """The registry answers that the subject or schema does not exist."""
 
 

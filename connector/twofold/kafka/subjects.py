@@ -1,6 +1,4 @@
-"""A table's subjects in the registry: which schemas are registered, and what a new version of the
-table must keep.
-"""
+"""A table's subjects in the registry: their schemas, and what a new one must keep."""
 
 from __future__ import annotations
 
@@ -14,8 +12,9 @@ from functools import cache
 from typing import Any, TypeVar
 
 from twofold.errors import Refused, SetupError, TwofoldError
-from twofold.kafka.schema_registry import Registry, key_subject, value_subject
+from twofold.kafka.schema_registry import NotRegistered, Registry, key_subject, value_subject
 from twofold_avro.comments import read_comments, with_comments
+from twofold_avro.names import namespace_of
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical, envelope_schema, key_schema, misread, newly_hidden, optional_columns
 from twofold_avro.shapes import TableShape
@@ -93,15 +92,27 @@ class Subjects:
 
     def _last_envelope(self, topic: str, pin: Pin | None) -> str | None:
         if pin and pin.value_schema_id is not None:
-            return self._registry.schema(pin.value_schema_id)
+            return self._pinned_envelope(pin, pin.value_schema_id)
         known = self._versions.get(topic)
         versions = self._registry.versions(value_subject(topic)) if known is None else known
         return versions[-1] if versions else None
 
-    def ask_ahead(self, topic: str, pin: Pin) -> None:
-        """Ask for the ids that the table's first row needs, and register nothing; the registry's
-        client remembers the answers.
+    def _pinned_envelope(self, pin: Pin, schema_id: int) -> str:
+        """Return the envelope of the table's last rows.
+
+        Refused: the registry has lost it, or has given its id to another schema.
         """
+        try:
+            envelope = self._registry.schema(schema_id)
+        except NotRegistered as error:
+            raise _envelope_id_changed(pin, "no schema") from error
+        name = _full_name(envelope)
+        if name != f"{namespace_of(self._prefix, pin.schema, pin.table)}.Envelope":
+            raise _envelope_id_changed(pin, name)
+        return envelope
+
+    def ask_ahead(self, topic: str, pin: Pin) -> None:
+        """Ask for the ids that the table's first row needs, register nothing, remember them."""
         if pin.value_schema_id is not None and not self._registry.has_latest(value_subject(topic), pin.value_schema_id):
             text = canonical(json.loads(self._registry.schema(pin.value_schema_id)))
             self._registry.known_id(value_subject(topic), text)
@@ -164,9 +175,7 @@ class Subjects:
         return registered
 
     def register_all(self, tables: Sequence[tuple[TableShape, str]]) -> list[int]:
-        """Register the schemas of these tables and topics, several at once; return the envelopes'
-        ids.
-        """
+        """Register these tables' schemas, several at once; return the envelopes' ids."""
 
         def register(table: tuple[TableShape, str]) -> int:
             shape, topic = table
@@ -176,9 +185,7 @@ class Subjects:
         return _side_by_side(register, tables)
 
     def withdraw_key(self, shape: TableShape, topic: str) -> None:
-        """Delete the key's subject of a table that has no key any more: readers would expect
-        keys.
-        """
+        """Delete the key's subject of a table without a key any more: readers would expect keys."""
         try:
             self._registry.withdraw(key_subject(topic))
         except SetupError as error:
@@ -233,6 +240,25 @@ def readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> tupl
 @cache
 def _optional_columns(envelope: str) -> frozenset[str]:
     return optional_columns(json.loads(envelope))
+
+
+@cache
+def _full_name(schema: str) -> str:
+    """Return the full name of a record; of other schemas, words in its place."""
+    try:
+        found = json.loads(schema)
+    except ValueError:  # not Avro
+        found = None
+    parts = (found.get("namespace"), found.get("name")) if isinstance(found, dict) else ()
+    return ".".join(map(str, filter(None, parts))) or "another schema"
+
+
+def _envelope_id_changed(pin: Pin, found: str) -> Refused:
+    return Refused(
+        f"the registry has {found} as id {pin.value_schema_id}; it was the envelope of table {pin.schema}.{pin.table}",
+        at_stake="rows with this id are in the topic: readers would read them by another schema, or not at all",
+        repair=f"restore the registry with its former ids, or start the topic over: {reload_command(pin.schema, pin.table)}",
+    )
 
 
 def _misread_columns(shape: TableShape, columns: list[str]) -> Refused:

@@ -120,9 +120,7 @@ class PartitionTally:
         return max(self.position, self.highest + 1)
 
     def see(self, first: int, last: int) -> None:
-        """Count visible records with neighbouring offsets. Records before the position do not count
-        again.
-        """
+        """Count visible records with neighbouring offsets, none before the position again."""
         first, last = max(first, self.position), min(last, self.end - 1)
         if first > last:
             return

@@ -22,18 +22,10 @@ from itertools import chain, groupby
 from typing import Literal, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 from twofold.errors import TwofoldError, Unreachable
-from twofold.kafka.client import (
-    MOVING,
-    NO_GROUP,
-    PARTITION_EOF,
-    KafkaSettings,
-    kafka_error_of,
-    sort_error,
-    sorted_errors,
-)
+from twofold.kafka.client import MOVING, NO_GROUP, PARTITION_EOF, KafkaSettings, error_code, sort_error, sorted_errors
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +38,8 @@ _OPTIONS = {
     "fetch.queue.backoff.ms": 20,
 }
 _WAIT_S = 0.1
+_TOGETHER_S = 0.005
+"""How long a follower waits behind the first record for those of the same answer."""
 _PAUSE_S = 0.05
 _REPORT_AFTER_S = 10.0
 """The time after which a read says how far it is, and again after as long."""
@@ -91,8 +85,7 @@ class TopicReader:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._timeout_s = settings.call_timeout_s
-        with sorted_errors("creating the admin client"):
-            self._admin = settings.secrets.open(AdminClient, settings.admin())
+        self._admin = settings.open_admin()
 
     def partitions_under(self, head: str) -> list[PartitionId]:
         """Return all partitions of the topics whose names begin with `head`."""
@@ -149,8 +142,7 @@ class TopicReader:
                     try:
                         offset = answer.result().offset
                     except KafkaException as error:
-                        reason = kafka_error_of(error)
-                        if reason is None or reason.code() not in MOVING or time.monotonic() > deadline:
+                        if error_code(error) not in MOVING or time.monotonic() > deadline:
                             raise sort_error(error, f"reading the bounds of {place}") from error
                         continue
                     # Every partition has a first offset and an end. A broker that comes back can
@@ -202,8 +194,7 @@ class TopicReader:
             return
         with sorted_errors(f"reading {reading}"):
             options = {**_OPTIONS, "isolation.level": isolation, "auto.offset.reset": reset}
-            settings = {**self._settings.consumer(), **options}
-            consumer = self._settings.secrets.open(Consumer, settings)
+            consumer = self._settings.open_consumer(options)
             try:
                 consumer.assign([TopicPartition(*place, at) for place, at in reading.positions.items()])
                 silent_s = 0.0
@@ -257,9 +248,7 @@ class _Reading:
         return next(iter(self.positions))
 
     def silence(self, timeout_s: float, known_end: int) -> Unreachable:
-        """Return the error that nothing has come for too long, although a partition has
-        this end.
-        """
+        """Return the error that nothing came for too long, although a partition has this end."""
         topic, partition = place = self.next_place
         if 0 <= known_end < self._stretches[place][1]:
             return Unreachable(
@@ -309,15 +298,17 @@ class TopicFollower:
     def __init__(self, settings: KafkaSettings, starts: Mapping[PartitionId, int], *, fetch_ms: int) -> None:
         self._topics = ", ".join(sorted({place.topic for place in starts}))
         with sorted_errors(f"following {self._topics}"):
-            self._consumer = settings.secrets.open(
-                Consumer, {**settings.consumer(), "fetch.wait.max.ms": fetch_ms, "fetch.min.bytes": 1 << 20}
-            )
+            self._consumer = settings.open_consumer({"fetch.wait.max.ms": fetch_ms, "fetch.min.bytes": 1 << 20})
             self._consumer.assign([TopicPartition(*place, offset) for place, offset in starts.items()])
 
     def read_new(self, wait_s: float) -> Iterator[Message]:
-        """Yield the records that have become visible, or become so within this time."""
+        """Yield the records that have become visible; wait so long for the first of them."""
         with sorted_errors(f"following {self._topics}"):
-            for message in self._consumer.consume(_RECORDS, wait_s):
+            # To take many at once would wait for the whole time, or for so many.
+            messages = self._consumer.consume(1, wait_s)
+            if messages:
+                messages += self._consumer.consume(_RECORDS - 1, min(wait_s, _TOGETHER_S))
+            for message in messages:
                 error = message.error()
                 if error is None:
                     yield message
@@ -329,16 +320,12 @@ class TopicFollower:
 
 
 def _known_end(consumer: Consumer, place: PartitionId) -> int:
-    """Return the end that the last fetch saw, open transactions included; negative: no fetch saw
-    one.
-    """
+    """Return the end that the last fetch saw, open transactions included; negative: none did."""
     found = consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
     return -1 if found is None else found[1]
 
 
-def _by_partition(
-    batch: list[Message],
-) -> Iterator[tuple[PartitionId, list[Message], int | None, KafkaError | None]]:
+def _by_partition(batch: list[Message]) -> Iterator[tuple[PartitionId, list[Message], int | None, KafkaError | None]]:
     """Group neighbouring messages of one partition. Yield each group, the position behind it if
     that is known, and an error behind the group.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from twofold.errors import RESET_REPAIR, Refused, SetupError, UsageError
 from twofold.kafka.record_sizes import RECORD_BYTES
@@ -84,6 +84,8 @@ class RequiredTopic:
     pinned: bool = False
     """The topic existed before, with these partitions: its rows cannot be restored without a
     reload."""
+    id: str | None = None
+    """The id that it had then, if that is known."""
     table: str = ""
     """`schema.table`, for the command in a message."""
 
@@ -136,13 +138,31 @@ class TopicConfig:
         return value
 
 
+class KnownTopic(NamedTuple):
+    """What a pin keeps of a topic."""
+
+    partitions: int
+    id: str | None = None
+    """Kafka's identity of the topic: one of its name that is made later has another. None: the
+    brokers do not tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
     """A topic as Kafka describes it."""
 
-    partitions: int
+    known: KnownTopic
     replication: int
     config: TopicConfig
+
+    @property
+    def partitions(self) -> int:
+        return self.known.partitions
+
+
+def is_another(required: RequiredTopic, topic: ExistingTopic) -> bool:
+    """Whether the pinned topic was deleted, and made again under its name."""
+    return required.id is not None and topic.known.id not in {None, required.id}
 
 
 def check(required: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) -> None:
@@ -164,6 +184,8 @@ def check(required: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) ->
                 else ""
             ),
         )
+    if is_another(required, topic):
+        raise _lost_rows(required, f"the topic {required.name} was deleted and made again")
     own = required.kind in {"table", "events"} and not required.pinned
     expected = topic.partitions if own else required.partitions
     if topic.partitions != expected:
@@ -222,13 +244,17 @@ def deleted(required: RequiredTopic) -> Refused:
     """Refuse to recreate a topic that was in use."""
     problem = f"the topic {required.name} was in use and is gone"
     if required.kind == "table":
-        return Refused(
-            problem, at_stake="its rows are lost to every consumer that had not read them", repair=required.reload
-        )
+        return _lost_rows(required, problem)
     return Refused(
         problem,
         at_stake="Twofold's record of its progress or its commits is lost with the topic",
         repair=f"restore this topic and all others of its prefix from the same moment, or start over: {RESET_REPAIR}",
+    )
+
+
+def _lost_rows(required: RequiredTopic, problem: str) -> Refused:
+    return Refused(
+        problem, at_stake="its rows are lost to every consumer that had not read them", repair=required.reload
     )
 
 

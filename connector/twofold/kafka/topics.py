@@ -8,16 +8,10 @@ an empty topic of the same name would hide that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from confluent_kafka import KafkaError
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-    TopicMetadata,
-)
+from confluent_kafka import KafkaError, TopicCollection, Uuid
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicMetadata  # type: ignore[attr-defined]
 
 from twofold.errors import Refused, SetupError, Unreachable
 from twofold.kafka.client import (
@@ -25,6 +19,7 @@ from twofold.kafka.client import (
     TOPIC_EXCEPTION,
     UNKNOWN_TOPIC,
     KafkaSettings,
+    error_code,
     kafka_error_of,
     sort_error,
     sorted_errors,
@@ -33,16 +28,19 @@ from twofold.kafka.metadata import PAUSE_S, cluster_metadata, existing_topics
 from twofold.kafka.topic_rules import (
     BrokerLimits,
     ExistingTopic,
+    KnownTopic,
     RequiredTopic,
     TopicConfig,
     TopicPolicy,
     check,
     check_retention,
     deleted,
+    is_another,
     split_for_creation,
 )
 
 _UNACCEPTABLE = {
+    TOPIC_EXCEPTION,
     KafkaError.INVALID_REPLICATION_FACTOR,
     KafkaError.INVALID_PARTITIONS,
     KafkaError.INVALID_CONFIG,
@@ -55,6 +53,10 @@ _DESCRIBED = 200
 """The most topics in one request for settings."""
 
 
+_SETTLED_S = 3.0
+"""A broker that was frozen answers from its earlier state for a moment."""
+_NO_ID = str(Uuid(0, 0))
+"""The id of topics from brokers that have none."""
 _NAMED = 3
 """The number of topics that a message names."""
 
@@ -70,22 +72,19 @@ class Topics:
         self._bootstrap = settings.client["bootstrap.servers"]
         self._timeout_s = settings.call_timeout_s
         self._replicated = False
-        """Whether a topic has the configured number of replicas: the cluster then has enough
-        brokers, though some may be away.
-        """
-        with sorted_errors("creating the admin client"):
-            self._admin = settings.secrets.open(AdminClient, settings.admin())
+        """Whether a topic has the configured replicas: the cluster has enough brokers then."""
+        self._admin = settings.open_admin()
 
     def ensure(
         self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
-    ) -> dict[str, int]:
+    ) -> dict[str, KnownTopic]:
         """Create the missing topics, and check the existing ones.
 
-        Return each topic's partitions: an existing table's topic keeps its own. `while_created` is
-        called once, while the brokers make the new topics.
+        Return each topic as it is: an existing table's topic keeps its partitions. `while_created`
+        is called once, while the brokers make the new topics.
         """
         asked = {required.name: required for required in wanted}
-        existing = self._describe(asked)
+        existing = self._describe_known(asked)
         for name, topic in existing.items():
             check(asked[name], topic, self._policy)
             self._replicated = True
@@ -104,11 +103,11 @@ class Topics:
                 check(asked[name], topic, self._policy)  # somebody else may have created it a moment ago
             existing |= created
         check_retention(asked, existing)
-        return {name: topic.partitions for name, topic in existing.items()}
+        return {name: topic.known for name, topic in existing.items()}
 
     def mismatched(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
         """Return the existing topics that break their rules, each with its refusal."""
-        existing = self._describe({required.name for required in wanted}) if wanted else {}
+        existing = self._describe_known({required.name: required for required in wanted}) if wanted else {}
         refusals = []
         for required in wanted:
             try:
@@ -151,6 +150,16 @@ class Topics:
             )
         return wanted
 
+    def _describe_known(self, asked: Mapping[str, RequiredTopic]) -> dict[str, ExistingTopic]:
+        """Describe the existing topics; an answer with another id than the pinned one counts only
+        if it stays.
+        """
+        deadline, existing = time.monotonic() + _SETTLED_S, self._describe(asked)
+        while any(is_another(asked[name], topic) for name, topic in existing.items()) and time.monotonic() < deadline:
+            time.sleep(PAUSE_S)
+            existing = self._describe(asked)
+        return existing
+
     def _describe(self, names: Collection[str]) -> dict[str, ExistingTopic]:
         deadline = time.monotonic() + self._timeout_s
         while (existing := self._try_describe(names)) is None:
@@ -167,18 +176,26 @@ class Topics:
         """
         with sorted_errors(f"reading the topics at {self._bootstrap}"):
             listed = self._list(names)
-            configs: dict[str, TopicConfig] = {}
+            configs, ids = dict[str, TopicConfig](), dict[str, str | None]()
             for few in _portions([*listed]):
                 resources = [ConfigResource(ResourceType.TOPIC, name) for name in few]
                 futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
-                errors = [kafka_error_of(future.exception()) for future in futures.values()]
-                if any(error is not None and error.code() == UNKNOWN_TOPIC for error in errors):
+                described = self._admin.describe_topics(TopicCollection(few), request_timeout=self._timeout_s)
+                asked = *futures.values(), *described.values()
+                if UNKNOWN_TOPIC in [error_code(future.exception()) for future in asked]:
                     return None
                 for resource, future in futures.items():
                     settings = {name: entry.value for name, entry in future.result().items()}
                     configs[resource.name] = TopicConfig(f"topic {resource.name}", settings)
+                for name, description in described.items():
+                    told = str(description.result().topic_id)
+                    ids[name] = None if told == _NO_ID else told
         return {
-            name: ExistingTopic(len(t.partitions), min(len(p.replicas) for p in t.partitions.values()), configs[name])
+            name: ExistingTopic(
+                KnownTopic(len(t.partitions), ids[name]),
+                min(len(p.replicas) for p in t.partitions.values()),
+                configs[name],
+            )
             for name, t in listed.items()
         }
 
@@ -196,26 +213,20 @@ class Topics:
         with sorted_errors("creating topics"):
             for name, future in self._admin.create_topics(new, request_timeout=self._timeout_s).items():
                 error = future.exception()
-                if error is None:
+                kafka_error, code = kafka_error_of(error), error_code(error)
+                if error is None or code == TOPIC_ALREADY_EXISTS:
                     continue
-                kafka_error = kafka_error_of(error)
-                if kafka_error is not None and kafka_error.code() == TOPIC_EXCEPTION:
+                if kafka_error is None or code not in _UNACCEPTABLE:
+                    raise sort_error(error, f"creating the topic {name}") from error
+                if code == TOPIC_EXCEPTION:
                     raise SetupError(
                         f"Kafka refuses to create the topic {name}: {kafka_error.str()}; names that differ only in . and _ collide: rename one of the two tables or remove it from the publication;"
                         " if it has rows in Kafka already, then run `twofold reset` and `twofold init`"
                     ) from error
-                if kafka_error is not None and kafka_error.code() == TOPIC_ALREADY_EXISTS:
-                    continue
-                if (
-                    kafka_error is not None
-                    and kafka_error.code() == KafkaError.INVALID_REPLICATION_FACTOR
-                    and self._replicated
-                ):
+                if code == KafkaError.INVALID_REPLICATION_FACTOR and self._replicated:
                     raise Unreachable(
                         f"Kafka cannot create the topic {name} now: {kafka_error.str()}; start the missing brokers"
                     ) from error
-                if kafka_error is None or kafka_error.code() not in _UNACCEPTABLE:
-                    raise sort_error(error, f"creating the topic {name}") from error
                 raise SetupError(
                     f"Kafka refuses to create the topic {name}: {kafka_error.str()}; create it by hand, or correct kafka.replication ({self._policy.replication})"
                 ) from error

@@ -56,19 +56,19 @@ class Chunk:
     topic: str
     encoding: TableEncoding | None
     """None: the publication no longer has the table."""
-    lists: Sequence[Iterable[Record]]
-    """The encoded rows of each partition; rows that were read are packed."""
     snapshot: Snapshot
     end_lsn: Lsn
-    last: bytes | None
-    """The key of the last row in key order; None without rows, or if keys were read again."""
-    among: frozenset[bytes]
-    """The requested keys, if keys were read again."""
+    at_us: int
     scanned: bool
     """No row follows the last one."""
-    at_us: int
-    rows: int
-    size: int
+    lists: Sequence[Iterable[Record]] = ()
+    """The encoded rows of each partition; rows that were read are packed."""
+    last: bytes | None = None
+    """The key of the last row in key order; None without rows, or if keys were read again."""
+    among: frozenset[bytes] = frozenset()
+    """The requested keys, if keys were read again."""
+    rows: int = 0
+    size: int = 0
     begun: float = 0.0
     """When the read began, by the monotonic clock."""
     whole: SpooledRows | None = None

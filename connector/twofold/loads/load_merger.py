@@ -16,7 +16,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from twofold.kafka.publisher import Publisher
+from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold.kafka.row_batch import SKIPPED, VOID, Record, RowBatch
 from twofold.lives import topic_life
 from twofold.lives.chunk_rule import Snapshot
@@ -24,10 +24,10 @@ from twofold.lives.exchanged import CommandExecuted, ExecuteCommand, WatchTopic
 from twofold.lives.skipped_rows import NOTHING_MISSING, MissingRow, MissingRows
 from twofold.lives.topic_life import TopicLife
 from twofold.loads.chunk import Chunk, ChunkResult, ReloadTruncate
-from twofold.loads.watched_topic import Envelopes, WatchedTopic, key_of
-from twofold.spool import Spool, SpooledRows
+from twofold.loads.watched_topic import EnvelopeReader, WatchedTopic, key_of
+from twofold.spool import Spool
 from twofold.thread_owner import ThreadOwner
-from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, SkippedRow
+from twofold_avro.records import Commit, Pin, SkippedRow
 from twofold_avro.transcode import PackedRecords
 from twofold_common.positions import Lsn, format_lsn
 
@@ -40,21 +40,9 @@ smaller; more would not stay in the processor's caches.
 
 
 class Published(NamedTuple):
-    """A Kafka transaction that has committed: its commit record with its ranges, and the pins that
-    it wrote.
-    """
+    """A committed Kafka transaction: its commit record with ranges, and its pins."""
 
     commit: Commit | None
-    pins: Mapping[str, Pin]
-
-
-class LoadRecords(NamedTuple):
-    """The records of a load's Kafka transaction beside its rows: commit record, progress, pins of
-    new tables.
-    """
-
-    commit: Commit
-    progress: Progress
     pins: Mapping[str, Pin]
 
 
@@ -62,12 +50,7 @@ class LoadMerger:
     """Merges loads with the stream, during one run."""
 
     def __init__(
-        self,
-        publisher: Publisher,
-        *,
-        pins: Mapping[str, Pin],
-        envelopes: Envelopes,
-        spool: Spool,
+        self, publisher: Publisher, *, pins: Mapping[str, Pin], envelopes: EnvelopeReader, spool: Spool
     ) -> None:
         self._publisher = publisher
         self._pins = dict(pins)
@@ -94,9 +77,7 @@ class LoadMerger:
     # --- the stream's rows
 
     def watch(self, topic: str, watch: WatchTopic) -> None:
-        """Remember the table's changes from here on. The call comes before the table's
-        first row.
-        """
+        """Remember the table's changes from here on; called before the table's first row."""
         assert self._owner.check_first()
         self._apply(topic, watch)
         self._watched.setdefault(topic, WatchedTopic())
@@ -119,46 +100,34 @@ class LoadMerger:
         if watched := self._watched.get(topic):
             watched.forget(snapshot)
 
-    def commit(
-        self,
-        commit: Commit | None,
-        progress: Progress,
-        *,
-        ledger: Mapping[str, Prepared | None] | None = None,
-        pins: Mapping[str, Pin],
-        frontier: Frontier | None = None,
-    ) -> Published:
-        """Commit the main producer's transaction; the pins hold each backfill's progress."""
-        written = self._pins_to_write(pins)
-        if commit is not None:
-            commit = self._complete_commit(commit)
-        done = self._publisher.commit_main(commit, progress, ledger=ledger, pins=written, frontier=frontier)
-        return Published(done, written)
+    def commit(self, records: TransactionRecords) -> Published:
+        """Commit the main producer's transaction."""
+        complete = self._complete(records)
+        return Published(self._publisher.commit_main(complete), complete.pins)
 
-    def commit_prepared(
-        self, slot: int, commit: Commit, progress: Progress, *, ledger: Mapping[str, Prepared], pins: Mapping[str, Pin]
-    ) -> Published:
+    def commit_prepared(self, slot: int, records: TransactionRecords) -> Published:
         """Commit the transaction of a producer of the pool.
 
         The transaction has no rows of tables in backfill, because such prepared transactions are
         parked.
         """
-        written = self._pins_to_write(pins)
-        commit = self._complete_commit(commit)
-        return Published(self._publisher.commit_prepared(slot, commit, progress, ledger=ledger, pins=written), written)
+        complete = self._complete(records)
+        return Published(self._publisher.commit_prepared(slot, complete), complete.pins)
 
-    def _complete_commit(self, commit: Commit) -> Commit:
-        """Return the commit record with the tables' states, as the pins in the same transaction
-        have them.
+    def _complete(self, records: TransactionRecords) -> TransactionRecords:
+        """Return the records with the tables' states: the pins hold each backfill's progress, and
+        the commit record agrees with the pins.
         """
-        skipped = tuple(row for topic in sorted(self._missing) for row in self._skipped_rows(topic))
-        return replace(
-            commit, backfilling=tuple(sorted(self._watched)), stale=tuple(sorted(self._stale)), skipped=skipped
-        )
+        pins, commit = self._pins_to_write(records.pins), records.commit
+        if commit is not None:
+            skipped = tuple(row for topic in sorted(self._missing) for row in self._skipped_rows(topic))
+            backfilling, stale = tuple(sorted(self._watched)), tuple(sorted(self._stale))
+            commit = replace(commit, backfilling=backfilling, stale=stale, skipped=skipped)
+        return replace(records, commit=commit, pins=pins)
 
     # --- a load's own Kafka transactions
 
-    def publish_chunk(self, chunk: Chunk, records: LoadRecords) -> Published:
+    def publish_chunk(self, chunk: Chunk, records: TransactionRecords) -> Published:
         """Publish a chunk with the load's progress."""
         assert self._owner.check_first()
         watched = self._watched.setdefault(chunk.topic, WatchedTopic())
@@ -177,28 +146,28 @@ class LoadMerger:
         rows = self._execute(chunk.topic, passed, chunk)
         seconds = watched.count_seconds(chunk.begun)
         self._execute(chunk.topic, topic_life.RowsCounted(rows, chunk.size, seconds))
-        published = self.commit(records.commit, records.progress, pins=records.pins)
+        published = self.commit(records)
         chunk.drop()
         self._answer(chunk)
         return published
 
-    def publish_truncate(self, truncate: ReloadTruncate, records: LoadRecords) -> Published:
+    def publish_truncate(self, truncate: ReloadTruncate, records: TransactionRecords) -> Published:
         """Empty the topic: a reload begins."""
         assert self._owner.check_first()
         self._pins |= records.pins
         self._execute(truncate.topic, topic_life.TruncateDue(truncate.command), truncate)
-        published = self.commit(records.commit, records.progress, pins=records.pins)
+        published = self.commit(records)
         self._answer(truncate)
         return published
 
     def execute_command(
-        self, topic: str, due: ExecuteCommand, records: LoadRecords
+        self, topic: str, due: ExecuteCommand, records: TransactionRecords
     ) -> tuple[Published, CommandExecuted]:
         """Execute a person's command."""
         assert self._owner.check_first()
         self._pins |= records.pins
         self._execute(topic, due)
-        published = self.commit(records.commit, records.progress, pins=records.pins)
+        published = self.commit(records)
         life = self._life(topic)
         return published, CommandExecuted(due.command.number, life.state, life.progress)
 
@@ -224,9 +193,7 @@ class LoadMerger:
         return actions
 
     def _execute(self, topic: str, event: topic_life.TopicEvent, offered: Chunk | ReloadTruncate | None = None) -> int:
-        """Apply the event and execute its actions; return how many rows of the snapshot were
-        published.
-        """
+        """Apply the event and its actions; return how many rows of the snapshot were published."""
         published, actions = 0, self._apply(topic, event)
         watched = self._watched.setdefault(topic, WatchedTopic())
         for action in actions:
@@ -242,7 +209,8 @@ class LoadMerger:
                 case topic_life.PublishWhole():
                     assert isinstance(offered, Chunk)
                     assert offered.whole is not None
-                    published += self._produce_whole(topic, offered.whole)
+                    for piece in offered.whole.chunks():
+                        published += self._produce_read(topic, [PackedRecords(piece)], frozenset())
                 case topic_life.ReleaseDelayed(unseen_by):
                     for rows in watched.release(unseen_by, self.envelopes):
                         self._publisher.produce(rows)
@@ -273,9 +241,7 @@ class LoadMerger:
     # --- skipped rows
 
     def _note_skipped(self, notes: RowBatch) -> None:
-        """Note rows that people's commands named. The commands are removed with this
-        transaction.
-        """
+        """Note rows that people's commands named; this transaction removes the commands."""
         for _, _, records in notes.partitions():
             for note in records:
                 topic, lsn = note["topic"], note["lsn"]
@@ -358,6 +324,3 @@ class LoadMerger:
                     batch = RowBatch()
         self._publisher.produce(batch)
         return published + batch.records
-
-    def _produce_whole(self, topic: str, whole: SpooledRows) -> int:
-        return sum(self._produce_read(topic, [PackedRecords(piece)], frozenset()) for piece in whole.chunks())

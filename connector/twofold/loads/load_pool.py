@@ -14,7 +14,8 @@ from functools import partial
 
 from twofold.config import BackfillConfig
 from twofold.loads.chunk import Chunk, LoadDone, Offer, ReloadTruncate
-from twofold.loads.loader import BARRIER_PAUSE_S_MAX, Load, Loader, TableReader
+from twofold.loads.loader import BARRIER_PAUSE_S_MAX, Load, Loader
+from twofold.loads.reader import Reader
 from twofold.thread_owner import ThreadOwner
 from twofold_common.positions import Lsn
 
@@ -28,7 +29,7 @@ class LoadPool:
         self,
         config: BackfillConfig,
         *,
-        make_reader: Callable[[Load], TableReader],
+        make_reader: Callable[[Load], Reader],
         delivered: Callable[[], Collection[tuple[int, str]]],
     ) -> None:
         self._config = config
@@ -39,7 +40,7 @@ class LoadPool:
         self._waiting: list[ReloadTruncate | Chunk] = []
         """Chunks and truncates that were offered, and whose position the stream has not passed."""
         self._loads: dict[str, Load] = {}
-        self._readers: set[TableReader] = set()
+        self._readers: set[Reader] = set()
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []

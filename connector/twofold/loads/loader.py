@@ -11,26 +11,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from twofold.errors import RunEnded
 from twofold.lives import load_life
 from twofold.lives.load_progress import LoadProgress
-from twofold.loads.chunk import (
-    Chunk,
-    ChunkResult,
-    EncodingRequest,
-    LoadDone,
-    Offer,
-    ReloadTruncate,
-    SnapshotSeen,
-    TableEncoding,
-)
-from twofold.source.locks import TableWriter
+from twofold.loads.chunk import Chunk, ChunkResult, EncodingRequest, LoadDone, Offer, TableEncoding
+from twofold.loads.reader import Reader
 from twofold_common.printable import counted
 
 _log = logging.getLogger(__name__)
@@ -71,59 +62,13 @@ class Load:
         return f"{self.schema}.{self.table}"
 
 
-AskEncoding = Callable[[EncodingRequest], TableEncoding]
-
-
-class TableReader(Protocol):
-    """The reader of a table, as its loader uses it."""
-
-    @property
-    def estimate(self) -> int | None:
-        """The planner's row count; None: not known yet."""
-        ...
-
-    def writers(self) -> Iterable[TableWriter]:
-        """Return the transactions that may be writing to the table now."""
-        ...
-
-    def wait_for_all(self) -> bool:
-        """Wait for every running transaction, where locks do not suffice; False where they do."""
-        ...
-
-    def current_snapshot(self) -> SnapshotSeen:
-        """Take a snapshot and return it."""
-        ...
-
-    def make_truncate(self, *, ask: AskEncoding) -> ReloadTruncate:
-        """Make the truncate that begins a reload."""
-        ...
-
-    def read(self, progress: LoadProgress, *, ask: AskEncoding) -> Chunk:
-        """Read the next chunk."""
-        ...
-
-    def forget_encoding(self) -> None:
-        """Forget how the table's rows are encoded."""
-        ...
-
-    def cancel(self) -> None:
-        """End a query of another thread."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection."""
-        ...
-
-
 class Loader:
-    """One attempt at a load. The attempt ends at the end of the table, or at another transaction's
-    lock.
-    """
+    """One attempt at a load: to the table's end, or to another transaction's lock."""
 
     def __init__(
         self,
         load: Load,
-        reader: TableReader,
+        reader: Reader,
         *,
         offer: Callable[[Offer], None],
         delivered: Callable[[], Collection[tuple[int, str]]],

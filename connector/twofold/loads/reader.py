@@ -27,6 +27,8 @@ from twofold_common.table_names import table_argument
 PIECE_BYTES = 1 << 20
 AGAIN_MAX = 200
 """The number of keys that are read again at a time."""
+AskEncoding = Callable[[EncodingRequest], TableEncoding]
+"""Asks the turn's thread how rows are encoded."""
 
 
 class Reader:
@@ -69,17 +71,14 @@ class Reader:
         return self._copier.writers()
 
     def wait_for_all(self) -> bool:
-        """Wait for every running transaction, on a server where locks do not suffice.
-
-        On a server where locks suffice, return False without waiting.
-        """
+        """Wait for every running transaction where locks do not suffice; else return False."""
         return self._copier.wait_for_all()
 
     def current_snapshot(self) -> SnapshotSeen:
         """Take a snapshot and return it."""
         return SnapshotSeen(self._topic, Snapshot.parse(self._copier.snapshot()))
 
-    def make_truncate(self, *, ask: Callable[[EncodingRequest], TableEncoding]) -> ReloadTruncate:
+    def make_truncate(self, *, ask: AskEncoding) -> ReloadTruncate:
         """Make the truncate that begins a reload and executes the reload's command."""
         with self._copier.view() as view:
             if view.described is None:
@@ -90,13 +89,13 @@ class Reader:
             encoding.plan.truncate(view.lsn, header, time.time_ns() // 1_000_000, lists)
         return ReloadTruncate(self._topic, encoding, lists, view.lsn, view.at_us)
 
-    def read(self, progress: LoadProgress, *, ask: Callable[[EncodingRequest], TableEncoding]) -> Chunk:
+    def read(self, progress: LoadProgress, *, ask: AskEncoding) -> Chunk:
         """Read the next chunk: keys to be read again first, otherwise the next range."""
         among = frozenset(sorted(progress.again)[:AGAIN_MAX])
         begun = time.monotonic()
         with self._copier.view() as view:
             if view.described is None:
-                return self._gone(progress, view)
+                return replace(self._empty_chunk(view, None), among=progress.again)
             if self.estimate is None:
                 self.estimate = self._copier.estimate(view.described)
             if self._known is None or self._known[0] != view.described.relation:
@@ -125,16 +124,12 @@ class Reader:
                     if size >= self._chunk_bytes:
                         full = True
                         break
-        return Chunk(
-            topic=self._topic,
-            encoding=encoding,
+        return replace(
+            self._empty_chunk(view, encoding),
+            scanned=not among and not full and rows < self._chunk_rows,
             lists=[PackedRecords(packed) for packed in packer.take_rows()],
-            snapshot=Snapshot.parse(view.snapshot),
-            end_lsn=view.lsn,
             last=None if key is None or among else key[KEY_HEAD:],
             among=among,
-            scanned=not among and not full and rows < self._chunk_rows,
-            at_us=view.at_us,
             rows=rows,
             size=size,
             begun=begun,
@@ -171,37 +166,12 @@ class Reader:
         except BaseException:
             whole.drop()
             raise
-        return Chunk(
-            topic=self._topic,
-            encoding=encoding,
-            lists=[],
-            snapshot=Snapshot.parse(view.snapshot),
-            end_lsn=view.lsn,
-            last=None,
-            among=frozenset(),
-            scanned=True,
-            at_us=view.at_us,
-            rows=rows,
-            size=size,
-            begun=begun,
-            whole=whole,
-        )
+        return replace(self._empty_chunk(view, encoding), rows=rows, size=size, begun=begun, whole=whole)
 
-    def _gone(self, progress: LoadProgress, view: CopyView) -> Chunk:
+    def _empty_chunk(self, view: CopyView, encoding: TableEncoding | None) -> Chunk:
+        """Return a chunk of this moment without rows, as if no row followed."""
         snapshot = Snapshot.parse(view.snapshot)
-        return Chunk(
-            self._topic,
-            None,
-            [],
-            snapshot,
-            view.lsn,
-            None,
-            progress.again,
-            scanned=True,
-            at_us=view.at_us,
-            rows=0,
-            size=0,
-        )
+        return Chunk(self._topic, encoding, snapshot, view.lsn, view.at_us, scanned=True)
 
 
 def _hashed_key(schema: str, table: str, columns: list[str]) -> Refused:

@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import fastavro
 
@@ -32,9 +32,7 @@ class WatchedTopic:
     def __init__(self) -> None:
         self.memory = ChangeMemory()
         self._delayed: SpooledRows | None = None
-        """The rows of published transactions of a table without a message key. They follow the
-        table's one chunk.
-        """
+        """The published rows of a table without a message key; they follow its one chunk."""
         self._published_at: float | None = None
         """The time of the load's last chunk, by the monotonic clock."""
 
@@ -49,7 +47,7 @@ class WatchedTopic:
             self.memory = ChangeMemory()
             self._published_at = None
 
-    def note(self, records: Iterable[Record], envelopes: Envelopes) -> frozenset[bytes]:
+    def note(self, records: Iterable[Record], envelopes: EnvelopeReader) -> frozenset[bytes]:
         """Remember the changes of published rows.
 
         Return the keys that rows have moved to without a value that only the table has: the table
@@ -74,7 +72,7 @@ class WatchedTopic:
         self._delayed = self._delayed or spool.new()
         self._delayed.append(rows.to_bytes())
 
-    def release(self, unseen_by: Snapshot | None, envelopes: Envelopes) -> Iterator[RowBatch]:
+    def release(self, unseen_by: Snapshot | None, envelopes: EnvelopeReader) -> Iterator[RowBatch]:
         """Yield the delayed rows that the snapshot did not see, and keep none.
 
         Without a snapshot yield all of them.
@@ -104,20 +102,8 @@ def key_of(record: Record) -> bytes:
     return key[KEY_HEAD:]
 
 
-class Envelopes(Protocol):
-    """Reads the fields of encoded rows that the merger needs, and nothing else."""
-
-    def read(self, value: bytes) -> tuple[int, str, bool]:
-        """Return the row's transaction, its op, and whether an unchanged value was left out."""
-        ...
-
-    def read_place(self, value: bytes) -> tuple[int, str, bool]:
-        """Return the row's position, its op, and whether an unchanged value was left out."""
-        ...
-
-
 class EnvelopeReader:
-    """The reader of a run; it knows the schemas by their ids."""
+    """Reads the fields of encoded rows that the merger needs, and nothing else."""
 
     def __init__(self, schema_of: Callable[[int], str]) -> None:
         self._schemas = cache(lambda schema_id: _partial_schemas(json.loads(schema_of(schema_id))))

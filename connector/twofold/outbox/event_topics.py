@@ -61,9 +61,7 @@ class EventTopics:
         return OutboxTable(self._rules[shape.schema, shape.table], shape, self._prefix)
 
     def row_event(self, table: OutboxTable, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
-        """Return the event of a row, after making the event's topic; None for an update or a
-        delete.
-        """
+        """Return a row's event, after making its topic; None for an update or a delete."""
         event = table.event(payload, in_stream=in_stream)
         if event is not None:
             self._ensure(event.topic)
@@ -74,9 +72,7 @@ class EventTopics:
         return None
 
     def message_event(self, message: LogicalMessage) -> OutboxEvent | None:
-        """Return the event of a logical message, after making the event's topic; None if the
-        message is no event.
-        """
+        """Return a logical message's event, after making its topic; None if it is no event."""
         if (event := self._messages.event(message)) is not None:
             self._ensure(event.topic)
         return event
@@ -93,7 +89,7 @@ class EventTopics:
         """Make or check a topic before its first event of this run."""
         if topic not in self._topics:
             required = RequiredTopic(topic, "events", self._partitions)
-            self._topics[topic] = self._registrar.ensure([required])[topic]
+            self._topics[topic] = self._registrar.ensure([required])[topic].partitions
 
 
 def size_of(event: OutboxEvent) -> int:

@@ -38,9 +38,7 @@ class OutboxTable:
     """One version of an outbox table."""
 
     def __init__(self, rule: OutboxRule, shape: TableShape, prefix: str) -> None:
-        """Refused: the table lacks a column that the rule names, or a data policy hides such a
-        column.
-        """
+        """Refused: the table lacks a named column, or a data policy hides it."""
         self.name = f"{shape.schema}.{shape.table}"
         self._prefix = prefix
         self._rule = rule
@@ -111,9 +109,7 @@ class OutboxTable:
         )
 
     def _value(self, row: list[bytes | None], place: int) -> bytes | None:
-        """Return a value as an event carries it: the bytes of a bytea, PostgreSQL's text of all
-        others.
-        """
+        """Return a value as an event has it: a bytea's bytes, PostgreSQL's text of all others."""
         text = row[place]
         return bytes.fromhex(text[2:].decode("ascii")) if text is not None and self._bytes[place] else text
 

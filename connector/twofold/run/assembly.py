@@ -17,7 +17,7 @@ from twofold.gids import parser
 from twofold.group.frontier_asks import FrontierAsks
 from twofold.group.member_commits import MemberCommits
 from twofold.kafka.backfill_commands import BackfillCommands
-from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
+from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry
 from twofold.kafka.progress import RecoveredState
 from twofold.kafka.publisher import Publisher
 from twofold.kafka.registrar import Registrar
@@ -76,9 +76,7 @@ class Recovered:
 def assemble(
     config: Config, recovered: Recovered, stop: threading.Event, opened: ExitStack, *, upto: Lsn | None
 ) -> Run:
-    """Return the run that continues where Kafka ends; `opened` closes its parts. The run ends
-    before `upto`.
-    """
+    """Return the run that continues where Kafka ends, up to `upto`; `opened` closes its parts."""
     state = _state(config, recovered)
     spool = Spool(config.spool.folder / config.name, memory_max=config.spool.memory, disk_max=config.spool.disk)
     opened.callback(spool.close)
@@ -232,7 +230,7 @@ def _loads(config: Config, executor: ActionExecutor, spool: Spool, opened: ExitS
 
 def _frontier_asks(config: Config, opened: ExitStack) -> FrontierAsks:
     def follow() -> MemberCommits:
-        return MemberCommits(kafka_settings(config), Registry(registry_settings(config)), config.group.members)
+        return MemberCommits(kafka_settings(config), open_registry(config), config.group.members)
 
     asks = FrontierAsks(config.prefix, follow, WalEnd(config.conninfo))
     opened.callback(asks.close)

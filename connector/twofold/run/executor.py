@@ -11,26 +11,26 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from twofold.bridge import Event, actions, events
 from twofold.errors import Refused
-from twofold.kafka.publisher import Publisher
+from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold.kafka.record_sizes import RecordTooLarge
 from twofold.kafka.row_batch import RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CommandExecuted
 from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, ReloadTruncate
-from twofold.loads.load_merger import LoadMerger, LoadRecords, Published
+from twofold.loads.load_merger import LoadMerger, Published
 from twofold.run.worker import Pending, Worker
 from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger, outcome_bytes
 from twofold.stream.skipping import offer_record
 from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
 from twofold.tables.ddl_descriptions import DdlMessages
 from twofold.tables.tables import Tables
-from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome, Progress
+from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome
 from twofold_common.positions import Lsn, PreparedIdentity
 from twofold_common.table_names import table_argument
 
@@ -83,9 +83,7 @@ class ActionExecutor:
         self._ledger = ledger
         self._committed_at_us = 0
         self._leaving: list[tuple[SourceTransaction, bool]] = []
-        """Transactions that leave the spool, each with whether it is published. The others are
-        forgotten.
-        """
+        """Transactions that leave the spool, with whether each is published or forgotten."""
         self._leaving_bytes = 0
         self.positions = reported
         self.batch_records = 0
@@ -116,7 +114,7 @@ class ActionExecutor:
 
     def offer_skip(self, refusal: RecordTooLarge) -> Refused:
         """Return the refusal with the command that skips the row."""
-        return offer_record(refusal, self.pins.get(refusal.topic), self._merger.envelopes)
+        return offer_record(refusal, self.pins.get(refusal.topic), self._merger.envelopes.read_place)
 
     def begin(self) -> None:
         """Make this thread the owner of the tables."""
@@ -133,9 +131,7 @@ class ActionExecutor:
                 yield self._executed.get_nowait()
 
     def forget(self, topic: str, snapshot: Snapshot) -> None:
-        """Let the `LoadMerger` forget the changes that this snapshot sees of a table in
-        backfill.
-        """
+        """Let the merger forget the changes of a table in backfill that this snapshot sees."""
         self._submit(lambda: self._merger.forget(topic, snapshot))
 
     def prepared_with(self, topic: str) -> list[PreparedIdentity]:
@@ -143,9 +139,7 @@ class ActionExecutor:
         return [identity for identity, prepared in self._prepared.items() if topic in prepared.topics]
 
     def keeps(self, identity: PreparedIdentity) -> bool:
-        """Return whether the bridge knows of the prepared transaction, and the transaction has not
-        ended.
-        """
+        """Return whether the bridge knows of the prepared transaction, which has not ended."""
         return identity in self._prepared
 
     def begun(self, identity: PreparedIdentity) -> float:
@@ -291,7 +285,7 @@ class ActionExecutor:
         self.produce_waited(prepared)
 
     def _commit_main(self, action: actions.CommitMain) -> None:
-        commit, progress, pins = self._records(
+        records = self._records(
             "batch",
             action.sequence,
             action.applied_lsn,
@@ -299,27 +293,26 @@ class ActionExecutor:
             transactions=action.transactions,
             prepared=tuple(self._outcomes),
         )
-        ledger = self._ledger.take_entries(action.sequence if action.rows else None)
-        frontier, self._frontier = self._frontier, None
-        self._outcomes = []
+        records = replace(
+            records,
+            commit=records.commit if action.rows else None,
+            ledger=self._ledger.take_entries(action.sequence if action.rows else None),
+            frontier=self._frontier,
+        )
+        self._outcomes, self._frontier = [], None
         self.batch_records = self.batch_bytes = self.batch_outcome_bytes = self._committed_at_us = 0
         self._submit(
-            lambda: self._report_published(
-                self._merger.commit(
-                    commit if action.rows else None, progress, ledger=ledger, pins=pins, frontier=frontier
-                )
-            ),
-            events.MainCommitted(action.applied_lsn),
+            lambda: self._report_published(self._merger.commit(records)), events.MainCommitted(action.applied_lsn)
         )
 
     def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
         due, self._due = self._due, None
         assert due is not None
         kind: Kind = "reload" if isinstance(due, ReloadTruncate) else "backfill"
-        records = LoadRecords(*self._records(kind, sequence, applied_lsn, at_us=due.at_us))
+        records = self._records(kind, sequence, applied_lsn, at_us=due.at_us)
         self._submit(lambda: self._report_published(self._publish(due, records)), events.MainCommitted(applied_lsn))
 
-    def _publish(self, due: DueOfLoad, records: LoadRecords) -> Published:
+    def _publish(self, due: DueOfLoad, records: TransactionRecords) -> Published:
         """Publish a load's chunk or truncate, or execute its command: on the worker's thread."""
         match due:
             case Chunk():
@@ -334,7 +327,7 @@ class ActionExecutor:
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
         self._tables.pin_ddl(prepared.ddl)  # not before: the batch closes first
-        commit, progress, pins = self._records(
+        records = self._records(
             "prepared",
             action.sequence,
             action.applied_lsn,
@@ -342,11 +335,10 @@ class ActionExecutor:
             transactions=1,
             prepared=(prepared.outcome(action.commit_lsn, at_us),),
         )
-        ledger = self._ledger.committed(prepared, action.sequence) if action.in_ledger else {}
+        if action.in_ledger:
+            records = replace(records, ledger=self._ledger.committed(prepared, action.sequence))
         self._submit(
-            lambda: self._report_published(
-                self._merger.commit_prepared(action.slot, commit, progress, ledger=ledger, pins=pins)
-            ),
+            lambda: self._report_published(self._merger.commit_prepared(action.slot, records)),
             events.PreparedCommitted(action.identity, action.applied_lsn),
         )
 
@@ -362,14 +354,12 @@ class ActionExecutor:
         at_us: int,
         transactions: int = 0,
         prepared: tuple[PreparedOutcome, ...] = (),
-    ) -> tuple[Commit, Progress, dict[str, Pin]]:
-        """Return a Kafka transaction's own records: commit record, progress, and pins of newly met
-        tables.
-
-        The publisher fills in the commit record's rows and ranges.
-        """
+    ) -> TransactionRecords:
+        """Return a Kafka transaction's own records, with the pins that are to be written."""
         stream_id = self._origin.stream_id
         commit = Commit(
             sequence, kind, applied_lsn, at_us, transactions, rows=0, prepared=prepared, stream_id=stream_id
         )
-        return commit, self._origin.progress(applied_lsn, sequence), self._tables.pins.take_unwritten()
+        return TransactionRecords(
+            commit, self._origin.progress(applied_lsn, sequence), self._tables.pins.take_unwritten()
+        )

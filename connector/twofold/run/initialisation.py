@@ -15,21 +15,22 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from twofold.config import ColumnRule, Config
-from twofold.errors import Refused, UncertainEnd, UsageError
+from twofold.errors import Refused, UncertainEnd
 from twofold.inspect.checks import check_source, slot_gone
 from twofold.inspect.status_report import read_progress_if_any
 from twofold.kafka.fencing import Fencing, fence
-from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, names_of, open_registry, topic_policy
 from twofold.kafka.metadata import ask_brokers
+from twofold.kafka.publisher import TransactionRecords
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold.kafka.topics import Topics
 from twofold.kafka.watch import Watch
 from twofold.run import last_refusal
-from twofold.run.source_settings import make_tables, source_use
+from twofold.run.source_settings import source_use, wanted_publication
 from twofold.source import ddl_messages, identity, provisioning, publishable, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.diagnosis import foreign_slot, lost_slot, slot_holder
@@ -39,11 +40,10 @@ from twofold.source.readiness import ReadinessFinding
 from twofold.source.table_copier import with_rows
 from twofold.source.table_descriptions import describe_published
 from twofold.stream.bookkeeping_records import ConnectorOrigin
-from twofold.tables.column_policy import ColumnPolicy
 from twofold.tables.data_policy import DataPolicy
-from twofold_avro.records import Pin, Progress
+from twofold.tables.tables import Tables
+from twofold_avro.records import Pin
 from twofold_common.positions import NO_LSN, Lsn, format_lsn
-from twofold_common.table_names import split_table_name
 
 Say = Callable[[str], None]
 
@@ -63,11 +63,10 @@ def initialise(config: Config, say: Say) -> None:
         _tell_ddl(config, say)
         say(in_use)
         return
-    needed = [config.publication] if slot is not None or published is None else []
     advice = readiness.require(
         config.conninfo,
         slot=config.slot,
-        publications=needed,
+        publication=config.publication if slot is not None or published is None else None,
         two_phase=config.source.two_phase,
         use=source_use(config),
     )
@@ -139,9 +138,7 @@ def _in_use(config: Config, slot: identity.SlotState) -> str:
 
 
 class _Waiting:
-    """Says for whom the creation of the slot waits: at once, when that changes, and every ten
-    seconds.
-    """
+    """Says for whom the slot's creation waits: when that changes, and every ten seconds."""
 
     def __init__(self, config: Config, say: Say) -> None:
         self._config = config
@@ -181,13 +178,12 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
     """
     rules = DataPolicy(config)
     with closing(Catalog(config.conninfo)) as catalog:
-        policy = ColumnPolicy(rules, catalog, config.publication)
-        published = published_tables(config.conninfo, config.publication)
-        if idle := policy.idle_rules(published):
-            raise _idle_rules(idle, config.publication)
         topics = Topics(kafka_settings(config), topic_policy(config))
         registrar = Registrar(registry, topics, config.prefix, rules.require_rules)
-        tables = make_tables(config, database, {}, catalog=catalog, registrar=registrar, policy=policy)
+        tables = Tables(config, database, {}, catalog=catalog, registrar=registrar, policy=rules)
+        published = published_tables(config.conninfo, config.publication)
+        if idle := tables.policy.idle_rules(published):
+            raise _idle_rules(idle, config.publication)
         tables.events.require_published(published, config.publication)
         tables.announce(published)
         if config.source.ddl_messages:
@@ -217,68 +213,34 @@ def _note_empty(config: Config, pins: dict[str, Pin]) -> dict[str, Pin]:
     }
 
 
-def wanted_publication(config: Config) -> provisioning.PublicationContent | None:
-    """Return the publication that source.tables describes; None without entries: the publication
-    must exist.
-    """
-    if not config.source.tables:
-        return None
-    tables, schemas = [], []
-    for entry in config.source.tables:
-        if entry == "*":
-            return provisioning.PublicationContent(all_tables=True, via_partition_root=config.source.publish_via_root)
-        if (split := split_table_name(entry)) is None:
-            raise UsageError(f"source.tables: {entry!r} must be schema.table, schema.* or *")
-        schema, table = split
-        if table == "*":
-            schemas.append(schema)
-        else:
-            tables.append(provisioning.PublishedTable(schema, table))
-    return provisioning.PublicationContent(
-        tuple(tables), tuple(schemas), via_partition_root=config.source.publish_via_root
-    )
-
-
-@dataclass(slots=True)
 class _First:
     """The progress topic during `init`; fenced, so that no connector writes into it."""
 
-    config: Config
-    fencing: Fencing
-    registry: Registry
-    progress: Progress | None
-    stream_id: str
-    """The stream's id: of an interrupted `init`, or new."""
-    _watch: Watch
-    _opened: ExitStack
-
     def __init__(self, config: Config, opened: ExitStack) -> None:
-        self.config = config
+        self._config = config
         Topics(kafka_settings(config), topic_policy(config)).ensure(bookkeeping(config, pinned=False))
-        self.registry = Registry(registry_settings(config))
+        self.registry = open_registry(config)
         self._watch = Watch()
         self._opened = opened
         opened.callback(self._watch.close)
-        self._fence()
-        self.progress = self.fencing.recovered.progress
-        self.stream_id = self.progress.stream_id if self.progress else uuid.uuid4().hex
+        self._fencing = self._fence()
+        self.progress = self._fencing.recovered.progress
+        self._stream_id = self.progress.stream_id if self.progress else uuid.uuid4().hex
+        """The stream's id: of an interrupted `init`, or new."""
 
-    def _fence(self) -> None:
-        config, names, registry = self.config, names_of(self.config), self.registry
-        self.fencing = fence(
-            kafka_settings(config),
-            names,
-            registry,
-            register_fixed(registry, names),
-            pool=config.prepared.pool,
-            watch=self._watch,
-        )
-        self._opened.callback(self.fencing.publisher.close)
+    def _fence(self) -> Fencing:
+        config, names = self._config, names_of(self._config)
+        ids = register_fixed(self.registry, names)
+        settings, pool = kafka_settings(config), config.prepared.pool
+        fencing = fence(settings, names, self.registry, ids, pool=pool, watch=self._watch)
+        self._opened.callback(fencing.publisher.close)
+        return fencing
 
     def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
-        config, server = self.config, identity.identify(self.config.conninfo)
-        origin = ConnectorOrigin(server, config.slot, config.prepared.pool, self.stream_id)
+        config, server = self._config, identity.identify(self._config.conninfo)
+        origin = ConnectorOrigin(server, config.slot, config.prepared.pool, self._stream_id)
         try:
-            self.fencing.publisher.commit_main(None, origin.progress(applied_lsn, sequence=0), pins=pins)
+            records = TransactionRecords(None, origin.progress(applied_lsn, sequence=0), pins or {})
+            self._fencing.publisher.commit_main(records)
         except UncertainEnd:  # it is committed, and late requests are fenced
-            self._fence()
+            self._fencing = self._fence()

@@ -99,9 +99,7 @@ def forget_where_kafka_does_not_know(config: Config) -> None:
 
 
 def _tell_kafka(config: Config, refusal: LastRefusal) -> bool:
-    """Write the record, unless the topic does not exist: a producer's question could create the
-    topic.
-    """
+    """Write the record if the topic exists: a producer's question could create it."""
     names = names_of(config)
     settings = kafka_settings(config)
     settings = replace(settings, call_timeout_s=min(_WAIT_S, settings.call_timeout_s))

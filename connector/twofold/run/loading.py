@@ -9,113 +9,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from twofold.bridge import State, events
 from twofold.descriptions.staleness import NeedsReload
-from twofold.kafka.backfill_commands import TopicCommand
+from twofold.kafka.backfill_commands import BackfillCommands, TopicCommand
 from twofold.lives import load_life
-from twofold.lives.chunk_rule import Snapshot
-from twofold.lives.exchanged import CommandExecuted, ExecuteCommand, LoadCommand
+from twofold.lives.exchanged import ExecuteCommand, LoadCommand
 from twofold.lives.load_progress import LoadProgress
-from twofold.loads.chunk import (
-    Chunk,
-    DueCommand,
-    DueOfLoad,
-    EncodingRequest,
-    LoadDone,
-    ReloadTruncate,
-    SnapshotSeen,
-    TableEncoding,
-)
+from twofold.loads.chunk import Chunk, DueCommand, DueOfLoad, EncodingRequest, LoadDone, ReloadTruncate, SnapshotSeen
 from twofold.loads.load_pool import LoadPool
 from twofold.loads.loader import Load
+from twofold.run.executor import ActionExecutor
 from twofold.run.observer import BackfillProgress
 from twofold.source.messages import Relation
-from twofold.source.table_descriptions import DescribedTables
-from twofold.tables.pins import Pins
-from twofold.tables.table_lives import TableLives
+from twofold.source.table_descriptions import DescribedTables, JoinedTables
 from twofold.tables.table_version import IN_BACKFILL
-from twofold_common.positions import PreparedIdentity
+from twofold.tables.tables import Tables
 from twofold_common.table_names import reload_command
 
 _log = logging.getLogger(__name__)
 
 COMMANDS_CHECK_S = 0.25
-
-
-class LoadExecutor(Protocol):
-    """The executor, as loads use it."""
-
-    def prepared_with(self, topic: str) -> list[PreparedIdentity]:
-        """Return the prepared transactions without an outcome that touch the table."""
-        ...
-
-    def forget(self, topic: str, snapshot: Snapshot) -> None:
-        """Let the `LoadMerger` forget the changes that this snapshot sees of a table in
-        backfill.
-        """
-        ...
-
-    def executed_commands(self) -> Iterable[tuple[str, CommandExecuted]]:
-        """Return the commands that the worker has executed since the last call, by topic."""
-        ...
-
-
-class CommandSource(Protocol):
-    """Brings people's commands."""
-
-    def read_new(self) -> Iterable[TopicCommand]:
-        """Return the commands since the last call, in their order."""
-        ...
-
-
-class JoinedTablesSource(Protocol):
-    """Looks for tables that have joined the publication."""
-
-    def take_result(self) -> DescribedTables | None:
-        """Return the result since the last call, if there is one."""
-        ...
-
-
-class LoadableTables(Protocol):
-    """The tables, as loads use them."""
-
-    @property
-    def lives(self) -> TableLives:
-        """The reader's halves of the tables' lives."""
-        ...
-
-    @property
-    def pins(self) -> Pins:
-        """The pins of the tables' topics."""
-        ...
-
-    def announce(self, relations: Iterable[Relation]) -> None:
-        """Make the topics of tables that have none."""
-        ...
-
-    def copying(self, relation: Relation) -> TableEncoding:
-        """Return how the rows of a table with this description are encoded."""
-        ...
-
-    def is_current(self, copying: TableEncoding) -> bool:
-        """Whether no later description of the table exists."""
-        ...
-
-    def emptied(self, topic: str) -> None:
-        """Note that later rows are behind the truncate."""
-        ...
-
-    def is_loadable(self, relation: Relation) -> bool:
-        """Whether a table's rows may and can be loaded."""
-        ...
-
-    def note_descriptions(self, found: DescribedTables) -> None:
-        """Pin the catalog's descriptions of the tables."""
-        ...
 
 
 class Loading:
@@ -124,10 +41,10 @@ class Loading:
     def __init__(
         self,
         loads: LoadPool,
-        tables: LoadableTables,
-        executor: LoadExecutor,
-        commands: CommandSource,
-        joined_tables: JoinedTablesSource,
+        tables: Tables,
+        executor: ActionExecutor,
+        commands: BackfillCommands,
+        joined_tables: JoinedTables,
         *,
         reload_up_to: int = 0,
         check_s: float = COMMANDS_CHECK_S,

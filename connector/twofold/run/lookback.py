@@ -52,9 +52,7 @@ before it was answered, by the clock of the broker that wrote them.
 
 
 def since_oldest_open(config: Config, patience: int) -> LookbackWindow:
-    """Cover everything that open transactions may have written: no open transaction is older than
-    its timeout.
-    """
+    """Cover what open transactions may have written: none is older than its timeout."""
     return LookbackWindow(before_s=config.kafka.transaction_timeout * patience, to_the_end=True)
 
 
@@ -90,9 +88,7 @@ def check_recent_commits(
 
 
 def _suspected(found: Audit) -> dict[PartitionId, int]:
-    """Return the partitions in which rows and commit records disagree, with the first offset in
-    question.
-    """
+    """Return the partitions where rows and commit records disagree, each from which offset."""
     starts: dict[PartitionId, int] = {}
     for topic in found.topics:
         for each in topic.damages:

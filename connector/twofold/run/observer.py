@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from twofold.bridge import Event, State, actions
 from twofold.errors import TwofoldError
@@ -31,8 +31,8 @@ class BackfillProgress:
     """The estimated time left; None if it is not known."""
 
 
-class Observer(Protocol):
-    """The events that an observer receives."""
+class Observer:
+    """The events that an observer receives. This one ignores them."""
 
     def recovering(self) -> None:
         """Recovery begins, at its first step."""
@@ -47,34 +47,16 @@ class Observer(Protocol):
         """The tables that have a topic, by topic; called once a run, before the stream is read."""
 
     def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None:
-        """A Kafka transaction has committed. `commit` has the ranges of its rows; `pins` are the
-        pins that it wrote.
-        """
+        """A Kafka transaction has committed: its commit record with ranges, and its pins."""
 
     def turned(self) -> None:
         """A turn has ended."""
 
     def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None:
-        """The bridge decided on `event`. `state` is the state after the event, `at_us` the source's
-        time of the event, if it has one.
-        """
+        """The bridge decided on `event`; `state` is the one after it, `at_us` the event's time."""
 
     def loading(self, backfills: tuple[BackfillProgress, ...]) -> None:
         """The tables in backfill, or their progress, have changed."""
 
     def ended(self, error: TwofoldError, wait_s: float) -> None:
         """The run has ended; recovery begins after `wait_s`."""
-
-
-class NullObserver:
-    """An observer that ignores everything."""
-
-    def recovering(self) -> None: ...
-    def standing_by(self, why: str) -> None: ...
-    def recovered(self, state: State, stream_id: str = "") -> None: ...
-    def tables_known(self, pins: Mapping[str, Pin]) -> None: ...
-    def published(self, commit: Commit | None, pins: Mapping[str, Pin]) -> None: ...
-    def turned(self) -> None: ...
-    def stepped(self, event: Event, decided: Sequence[actions.Action], state: State, at_us: int) -> None: ...
-    def loading(self, backfills: tuple[BackfillProgress, ...]) -> None: ...
-    def ended(self, error: TwofoldError, wait_s: float) -> None: ...

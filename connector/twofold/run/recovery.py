@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,7 +32,7 @@ from twofold.group.member_commits import require_members
 from twofold.inspect.checks import check, slot_gone
 from twofold.inspect.status_report import read_progress_if_any
 from twofold.kafka.fencing import Fencing, fence
-from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, names_of, registry_settings, topic_policy
+from twofold.kafka.kafka_settings import bookkeeping, kafka_settings, names_of, open_registry, topic_policy
 from twofold.kafka.progress import RecoveredState
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.schema_registry import Registry, register_fixed
@@ -41,20 +41,23 @@ from twofold.kafka.watch import Watch
 from twofold.lives.skipped_rows import SkipCommand, SkipCommands
 from twofold.run import last_refusal
 from twofold.run.assembly import Recovered, RecoveredTables, assemble
-from twofold.run.lookback import LookbackWindow, check_recent_commits
+from twofold.run.lookback import check_recent_commits
+from twofold.run.next_run import NextRun
 from twofold.run.run import Run, StopRequested
-from twofold.run.source_settings import make_tables, require_fit_standby
+from twofold.run.source_settings import source_use
 from twofold.source import ddl_messages, readiness
 from twofold.source.catalog import Catalog
+from twofold.source.connection import connect
 from twofold.source.diagnosis import SlotGone
 from twofold.source.flaws import refusal_of
 from twofold.source.identity import SourceFacts, read_facts
 from twofold.source.session import ReplicationSession, SessionOptions
+from twofold.source.standby import require_for_run
 from twofold.source.table_descriptions import describe_published
-from twofold.tables.column_policy import ColumnPolicy
 from twofold.tables.data_policy import DataPolicy
+from twofold.tables.tables import Tables
 from twofold_avro.names import topic_of
-from twofold_avro.records import Pin, Progress
+from twofold_avro.records import Progress
 from twofold_common.positions import Lsn, format_lsn
 
 _log = logging.getLogger(__name__)
@@ -63,33 +66,18 @@ CHECK_INTERVAL_S = 0.2
 _T = TypeVar("_T")
 
 
-def recover(
-    config: Config,
-    stop: threading.Event,
-    opened: ExitStack,
-    *,
-    patience: int = 1,
-    retry_factor: int = 1,
-    upto: Lsn | None = None,
-    lookback: LookbackWindow | None = None,
-    choose_restarts: Callable[[Mapping[str, Pin]], Collection[str]] = lambda _: (),
-) -> Run:
-    """Take all steps up to the last; `opened` closes what the steps opened.
-
-    Kafka transactions may take `patience` times as long as configured, and their ends
-    `retry_factor` times as long as usual. The run ends before `upto`. `lookback` says how much of
-    the recent writes is compared with the commit records before anything is sent; None compares
-    nothing. `choose_restarts` says, by the pins in Kafka, which topics are restarted.
-    """
+def recover(next_run: NextRun, stop: threading.Event, opened: ExitStack) -> Run:
+    """Take all steps up to the last; `opened` closes what the steps opened."""
+    config, lookback = next_run.config, next_run.lookback
     step = InterruptibleStep(stop, opened)
     session = step(lambda: _take_slot_or_tell(config, opened))
     step.tend = session.tend
     failpoints.hit("after_start_replication")
 
-    registry, topics = Registry(registry_settings(config)), Topics(kafka_settings(config), topic_policy(config))
+    registry, topics = open_registry(config), Topics(kafka_settings(config), topic_policy(config))
     source = step(lambda: read_facts(config.conninfo, config.slot))
     confirmed = source.slot.confirmed_flush
-    fencing = step(lambda: _fence(config, registry, topics, opened, (patience, retry_factor), confirmed))
+    fencing = step(lambda: _fence(next_run, registry, topics, opened, confirmed))
     progress = step(lambda: _check(config, source, fencing.recovered))
     failpoints.hit("after_checks")
 
@@ -97,20 +85,18 @@ def recover(
     published.tables.skips = _read_skip_commands(fencing, source.slot.restart)
     if lookback is not None:
         step(functools.partial(check_recent_commits, config, registry, fencing.recovered, lookback, published.topics))
-    restarts = {*fencing.recovered.to_reload, *choose_restarts(fencing.recovered.pins)}
+    restarts = {*fencing.recovered.to_reload, *next_run.restart.choose(fencing.recovered.pins)}
     step(lambda: _make_ready(config, published, restarts))
     # These questions would keep the processor and the registry from those of the steps.
     published.registrar.ask_ahead(
         (each, pin) for each, pin in fencing.recovered.pins.items() if each in published.topics
     )
     recovered = Recovered(session, source, fencing.publisher, fencing.recovered, progress, published, registry)
-    return assemble(config, recovered, stop, opened, upto=upto)
+    return assemble(config, recovered, stop, opened, upto=next_run.upto)
 
 
 def _take_slot_or_tell(config: Config, opened: ExitStack) -> ReplicationSession:
-    """Take step 1. If the slot is gone, Kafka knows whether `init` is missing or a person has to
-    act.
-    """
+    """Take step 1. If the slot is gone, Kafka knows whether `init` is missing."""
     try:
         return take_slot(config, opened)
     except SlotGone:
@@ -131,26 +117,15 @@ def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
         messages=config.source.messages or config.source.ddl_messages,
     )
     session = ReplicationSession(
-        config.conninfo,
-        slot=config.slot,
-        publications=[config.publication],
-        application_name=config.name,
-        options=options,
+        config.conninfo, slot=config.slot, publication=config.publication, application_name=config.name, options=options
     )
     session.open()
     opened.callback(session.close)
     return session
 
 
-def _fence(
-    config: Config,
-    registry: Registry,
-    topics: Topics,
-    opened: ExitStack,
-    allowed: tuple[int, int],
-    confirmed: Lsn,
-) -> Fencing:
-    patience, retry_factor = allowed
+def _fence(next_run: NextRun, registry: Registry, topics: Topics, opened: ExitStack, confirmed: Lsn) -> Fencing:
+    config = next_run.config
     settings, names = kafka_settings(config), names_of(config)
     limits = topics.broker_limits()
     bound_s = limits.transaction_timeout_s
@@ -164,8 +139,8 @@ def _fence(
             f"message.max.bytes in kafka.options is {settings.record_bytes}, and the brokers close a connection that sends more than {limits.request_bytes}"
             " (socket.request.max.bytes): lower the first, or raise the second in server.properties of every broker and restart it"
         )
-    longest_ms = int(min(bound_s, config.kafka.transaction_timeout * patience) * 1000)
-    settings = replace(settings, transaction_timeout_ms=longest_ms, retry_factor=retry_factor)
+    longest_ms = int(min(bound_s, config.kafka.transaction_timeout * next_run.patience) * 1000)
+    settings = replace(settings, transaction_timeout_ms=longest_ms, retry_factor=next_run.ends.retry_factor)
     topics.ensure(bookkeeping(config, pinned=True))
     if config.group.name:
         require_members(settings, config.group.members)
@@ -186,18 +161,19 @@ def _fence(
 
 def _check(config: Config, source: SourceFacts, recovered: RecoveredState) -> Progress:
     """Take step 4 for what the servers have; return the progress to continue from."""
-    _note_known_bugs(source.server.version_num)
+    _note_version(source.server.version_num)
     if refusal := last_refusal.recall(config, recovered):
         _log.warning("the last run ended by itself, %s", refusal)
     if source.server.is_standby:
-        require_fit_standby(config)
+        with connect(config.conninfo) as connection:
+            require_for_run(config.conninfo, connection, source_use(config))
     return check(recovered, *source, prefix=config.prefix, two_phase=config.source.two_phase)
 
 
 @functools.cache
-def _note_known_bugs(version: int) -> None:
-    """Log the server's known bugs: once in the process's life, and again for another server."""
-    for finding in readiness.known_bugs(version):
+def _note_version(version: int) -> None:
+    """Log what is to know of the server's version, once for each server."""
+    for finding in readiness.version_advice(version):
         _log.warning("%s", finding)
 
 
@@ -216,16 +192,14 @@ def _find_tables(
     opened.callback(catalog.close)
     registrar = Registrar(registry, topics, config.prefix, rules.require_rules)
     opened.callback(registrar.close)
-    policy = ColumnPolicy(rules, catalog, config.publication)
-    has_ddl_messages = config.source.ddl_messages and ddl_messages.flaws(config.conninfo) == ()
-    tables = make_tables(
+    tables = Tables(
         config,
         source.server.database,
         recovered.pins,
         catalog=catalog,
         registrar=registrar,
-        policy=policy,
-        has_ddl_messages=has_ddl_messages,
+        policy=rules,
+        has_ddl_messages=config.source.ddl_messages and ddl_messages.flaws(config.conninfo) == (),
     )
     described = describe_published(config.conninfo, config.publication)
     if described.flaws:

@@ -26,7 +26,7 @@ from twofold.kafka.registrar import Registrar
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.loading import Loading
-from twofold.run.observer import BackfillProgress, NullObserver, Observer
+from twofold.run.observer import BackfillProgress, Observer
 from twofold.run.worker import Worker
 from twofold.source.decoder import described_relations
 from twofold.source.session import Keepalive, ReplicationSession
@@ -119,7 +119,7 @@ class Run:
         """None: the connector is in no source group."""
         self._executing = False
         """Whether actions of a step are being executed: no other step may come between them."""
-        self._observer: Observer = NullObserver()
+        self._observer = Observer()
         self._shown: tuple[BackfillProgress, ...] = ()
         self._batch_since: float | None = None
         self._reported: ReportedPositions | None = None
@@ -167,9 +167,7 @@ class Run:
             drained = self._read(now, drained=drained, busy=busy)
 
     def _load(self) -> None:
-        """Take at most one chunk of a backfill between two reads of the socket: the stream goes
-        first.
-        """
+        """Take at most one chunk of a load between two reads: the stream goes first."""
         self._step_all(self._loading.turn())
         if due := self._loading.due(self.state):
             self._executor.stage_due(due)
@@ -218,9 +216,7 @@ class Run:
         return min(self._timers.wait_s(now, in_doubt), self._collector.wait_s(time.time_ns() // 1_000_000, in_doubt))
 
     def _announce_for_frontier(self) -> None:
-        """Announce the collector's unannounced transactions: a frontier that is asked for waits for
-        them.
-        """
+        """Announce all unannounced transactions: a frontier that is asked for waits for them."""
         if self._frontiers is not None and frontier.has_passed(self.state):
             for collected in self._collector.announce(time.time_ns() // 1_000_000):
                 self._take_collected(collected)

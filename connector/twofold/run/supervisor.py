@@ -14,32 +14,25 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 
 from twofold.config import Config
 from twofold.errors import (
     AccessDenied,
-    EndedElsewhere,
     Fenced,
     RunEnded,
-    TransactionTimedOut,
     TwofoldError,
     UncertainEnd,
     Unreachable,
 )
-from twofold.kafka.late_ends import EndPatience
 from twofold.run import last_refusal
-from twofold.run.lookback import SINCE_LAST_COMMIT, LookbackWindow, since_oldest_open
-from twofold.run.observer import NullObserver, Observer
+from twofold.run.next_run import NextRun
+from twofold.run.observer import Observer
 from twofold.run.recovery import recover
 from twofold.run.run import RefusedBehind, StopRequested
 from twofold.source.diagnosis import SlotBusy
 from twofold.source.provisioning import end_holder
-from twofold.stream.streamed import StreamUnclear
 from twofold.tables.topic_mismatch import TopicRestart
-from twofold_avro.records import Pin
 
 _log = logging.getLogger(__name__)
 
@@ -48,12 +41,6 @@ BACKOFF_S_MAX = 15.0
 STANDBY_POLL_S = 0.5
 LONG_ENOUGH_S = 30.0
 """After a run of this length the next error begins with a short wait again."""
-OFTEN, OFTEN_WITHIN_S = 5, 600.0
-"""The limit of a topic's restarts for the same table, each this soon after the one before. Beyond
-it the topic is refused.
-"""
-PATIENCE_MAX = 1024
-"""The greatest factor. The brokers' own limit comes first."""
 
 
 def supervise(
@@ -63,10 +50,10 @@ def supervise(
 
     `take_over` first ends the slot's holder.
     """
-    observer = observer or NullObserver()
+    observer = observer or Observer()
     backoff_s = BACKOFF_S_MIN
     standing_by: str | None = None
-    next_run = _NextRun(config)
+    next_run = NextRun(config)
     while not stop.is_set():
         begun, wait_s, recovered = time.monotonic(), 0.0, threading.Event()
         if standing_by is None:
@@ -109,98 +96,16 @@ def supervise(
         backoff_s = min(backoff_s * 2, BACKOFF_S_MAX)
 
 
-class TopicsToRestart:
-    """The topics that the next run restarts, and the runs after it until Kafka has the restart.
-
-    The next run may end before that, because another table's topic must restart too. A later run
-    without the first topic would meet that topic's rows again, and the two topics would alternate.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._times: dict[tuple[str, int], list[float]] = {}
-        self._topics: dict[str, tuple[Pin | None, ...]] = {}
-        """The topics, each with its pin before the restart; an empty tuple: no run has begun with
-        the topic.
-        """
-
-    def add(self, met: TopicRestart) -> None:
-        """Add a topic; refuse it if the same table causes this again and again.
-
-        Stream and catalog then disagree on the table's key, or someone changes it all the time.
-        """
-        now = self._clock()
-        recent = {which: times for which, times in self._times.items() if now - times[-1] < OFTEN_WITHIN_S}
-        recent.setdefault((met.topic, met.oid), []).append(now)
-        self._times = recent
-        if len(recent[met.topic, met.oid]) > OFTEN and met.refusal is not None:
-            raise met.refusal
-        self._topics[met.topic] = ()
-
-    def choose(self, pins: Mapping[str, Pin]) -> Collection[str]:
-        """Return the topics that Kafka's pins do not show as restarted yet."""
-        self._topics = {
-            topic: (pins.get(topic),) for topic, before in self._topics.items() if before in {(), (pins.get(topic),)}
-        }
-        return self._topics.keys()
-
-
-@dataclass(frozen=True, slots=True)
-class _NextRun:
-    """The changes to the next recovery that errors of earlier runs in this process cause."""
-
-    config: Config
-    patience: int = 1
-    ends: EndPatience = field(default_factory=EndPatience)
-    refused: RefusedBehind | None = None
-    lookback: LookbackWindow | None = SINCE_LAST_COMMIT
-    restart: TopicsToRestart = field(default_factory=TopicsToRestart)
-
-    def after(self, error: TwofoldError, *, recovered: bool) -> _NextRun:  # noqa: PLR0911  (one flat dispatch)
-        """Learn from an error.
-
-        `recovered`: the run's recovery had finished, so its check was done.
-        """
-        known = replace(self, lookback=None) if recovered else self
-        match error:
-            case UncertainEnd():
-                return replace(known, ends=self.ends.after(error))
-            case TransactionTimedOut():
-                return replace(known, patience=min(self.patience * 4, PATIENCE_MAX))
-            case RefusedBehind():
-                return replace(known, refused=error)
-            case TopicRestart():
-                self.restart.add(error)
-                return replace(known, refused=None)
-            case StreamUnclear():
-                source = self.config.source.model_copy(update={"streaming": "off"})
-                return replace(known, config=self.config.model_copy(update={"source": source}))
-            case EndedElsewhere():
-                return replace(known, lookback=since_oldest_open(self.config, self.patience))
-        return known
-
-
-def _run(next_run: _NextRun, stop: threading.Event, observer: Observer, recovered: threading.Event) -> None:
+def _run(next_run: NextRun, stop: threading.Event, observer: Observer, recovered: threading.Event) -> None:
     """Recover, and run until a stop; or up to the refused change, which is refused then."""
-    refused = next_run.refused
-    upto = refused.at if refused else None
     with ExitStack() as opened:
-        run = recover(
-            next_run.config,
-            stop,
-            opened,
-            patience=next_run.patience,
-            retry_factor=next_run.ends.retry_factor,
-            upto=upto,
-            lookback=next_run.lookback,
-            choose_restarts=next_run.restart.choose,
-        )
+        run = recover(next_run, stop, opened)
         recovered.set()
         last_refusal.forget_where_kafka_does_not_know(next_run.config)
         observer.recovered(run.state, run.stream_id)
         run.go(observer)
-    if refused is not None and not stop.is_set():
-        raise refused.refusal
+    if next_run.refused is not None and not stop.is_set():
+        raise next_run.refused.refusal
 
 
 def _is_retried(error: TwofoldError, config: Config) -> bool:

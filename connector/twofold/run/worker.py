@@ -50,9 +50,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, job: Job, *, meanwhile: Callable[[], None]) -> None:
-        """Put a job at the end of the queue. `meanwhile` is called now and then while the queue is
-        full.
-        """
+        """Put a job at the queue's end; `meanwhile` is called now and then while it is full."""
         while True:
             self.check()
             try:

@@ -110,9 +110,7 @@ class _TypeRow:
 
 
 _FIRST_OWN_OID = 16_384
-"""The first oid of users' objects. Lower oids are PostgreSQL's own objects, whose types do not
-change.
-"""
+"""The first oid of users' objects. PostgreSQL's own types do not change."""
 
 _KINDS: dict[str, TypeKind] = {
     "b": "base",
@@ -217,9 +215,7 @@ class Catalog:
         return last_key if last_key <= names else frozenset()
 
     def _load_types(self, oids: set[int]) -> None:
-        """Read these types and all their parts again: a user's type may have changed under the same
-        oid.
-        """
+        """Read these types and their parts again: a type may have changed under the same oid."""
         seen: set[int] = set()
         while missing := oids - seen:
             asked = [oid for oid in missing if oid >= _FIRST_OWN_OID or oid not in self._types]

@@ -9,6 +9,8 @@ streamed or copied.
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any
 
 import psycopg
@@ -26,7 +28,11 @@ SETTINGS = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "search_path": "",  # names inside values (such as regclass) are always qualified
+    "quote_all_identifiers": "off",  # it changes the text of regclass and regtype
+    "array_nulls": "on",  # without it a load's '{NULL}'::text[] would be the text NULL
     "client_min_messages": "warning",  # only a warning says that the server skips a publication
+    # A standby refuses serializable; elsewhere a transaction would not see what it has waited for.
+    "default_transaction_isolation": "read committed",
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_session_timeout": "0",
@@ -34,6 +40,14 @@ SETTINGS = {
 }
 
 MIN_SERVER_VERSION = 150000
+SENT_BY_LIBPQ = ("PGDATESTYLE", "PGTZ", "PGGEQO")
+"""The variables of the environment that libpq sends as settings of the session. The server applies
+them after the options of the login, so they would win over `SETTINGS`.
+"""
+TRANSACTION_TIMEOUT_VERSION = 170000
+"""The first server with `transaction_timeout`. It would end a walsender too, because decoding runs
+each transaction inside one of its own.
+"""
 CONNECT_TIMEOUT_S = 10
 """The default where the connection string has none. The run's back-off retries a server that
 takes longer."""
@@ -82,14 +96,19 @@ class PlainConnection(psycopg.Connection[tuple[Any, ...]]):
 def connect(conninfo: str, application_name: str = "twofold", *, replication: bool = False) -> PlainConnection:
     """Open a connection in autocommit.
 
-    With `replication` the connection takes replication commands and simple queries only.
+    With `replication` the connection takes replication commands and simple queries only. The
+    process loses the variables `SENT_BY_LIBPQ`.
     """
+    for variable in SENT_BY_LIBPQ:
+        with contextlib.suppress(KeyError):  # it is not set, or another thread took it out
+            del os.environ[variable]
     given = conninfo_to_dict(conninfo)
-    own = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+    own = " ".join(f"-c {name}={_escape_blanks(value)}" for name, value in SETTINGS.items())
     parameters: dict[str, str] = {
         "application_name": application_name,
         "client_encoding": "UTF8",
         "options": f"{given.get('options') or ''} {own}".strip(),
+        "load_balance_hosts": "disable",  # the stream and the sessions beside it meet the same server
     }
     timeouts = {"connect_timeout": str(CONNECT_TIMEOUT_S), **NOTICE_A_LOST_PEER}
     parameters |= {name: value for name, value in timeouts.items() if name not in given}
@@ -104,7 +123,15 @@ def connect(conninfo: str, application_name: str = "twofold", *, replication: bo
         version = connection.info.parameter_status("server_version")
         connection.close()
         raise SetupError(f"PostgreSQL {version} at {address(conninfo)} is too old: Twofold needs 15 or later")
+    if connection.info.server_version >= TRANSACTION_TIMEOUT_VERSION:
+        # Not one of SETTINGS: an earlier server refuses a login whose options name this setting.
+        connection.execute("SET transaction_timeout = 0")
     return connection
+
+
+def _escape_blanks(value: str) -> str:
+    """Return the value for the options of a login, which the server parts at blanks."""
+    return value.replace(" ", r"\ ")
 
 
 def _login(conninfo: str, parameters: dict[str, str], *, replication: bool) -> PlainConnection:
@@ -163,10 +190,7 @@ _REMEDIES = (
     ("is not currently accepting connections", "ALTER DATABASE {database} ALLOW_CONNECTIONS true;"),
     ("no password supplied", "set source.password_file to a file with the password"),
     ("exceeds max_wal_senders", "end another replication client, or raise max_wal_senders and restart PostgreSQL"),
-    (
-        "certificate has expired",
-        "renew the server's certificate; if it is valid, set this machine's clock",
-    ),
+    ("certificate has expired", "renew the server's certificate; if it is valid, set this machine's clock"),
     (
         "certificate verify failed",
         "set sslrootcert in source.dsn to a file with the certificate of the authority that signed the server certificate",

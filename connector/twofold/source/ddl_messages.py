@@ -232,9 +232,7 @@ def remove(conninfo: str, connector: str) -> bool:
 
 
 def flaws(conninfo: str) -> tuple[str, ...]:
-    """Return the reasons why the triggers do not write a message for each command; empty without a
-    reason.
-    """
+    """Return why the triggers do not write a message for each command, if they do not."""
     try:
         with connect(conninfo) as connection:
             return flaws_in(connection)

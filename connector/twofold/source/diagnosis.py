@@ -62,14 +62,14 @@ _REMEDIES = {
 }
 
 
-def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError:
+def stream_error(conninfo: str, slot: str, error: psycopg.Error, *, publication: str) -> TwofoldError:
     """Explain why a running stream ended.
 
     RunEnded is an error that recovery can repair. Any other error would return after a recovery, so
     it names its cause.
     """
     message = error_text(error)
-    if error.sqlstate == "42704" and "publication" in message:
+    if error.sqlstate == "42704" and _tells_of(publication, message):
         return missing_publication(message)
     if error.sqlstate in NOT_UTF8:
         return not_utf8(f"the next change of slot {slot!r}", message)
@@ -82,16 +82,21 @@ def stream_error(conninfo: str, slot: str, error: psycopg.Error) -> TwofoldError
     return RunEnded(f"the stream of slot {slot!r} ended: {message}")
 
 
-def skipped_publication(diagnostic: psycopg.errors.Diagnostic) -> TwofoldError | None:
+def skipped_publication(diagnostic: psycopg.errors.Diagnostic, publication: str) -> TwofoldError | None:
     """Detect the warning that the server skips a dropped publication.
 
     PostgreSQL 18 warns and leaves its changes out, where earlier versions end the stream.
     """
-    if diagnostic.sqlstate == "42704" and "publication" in (diagnostic.message_primary or ""):
-        return missing_publication(f"{diagnostic.severity}: {diagnostic.message_primary}")
-    if diagnostic.severity_nonlocalized == "WARNING" and "publication" in (diagnostic.message_primary or ""):
-        return missing_publication(f"{diagnostic.severity}: {diagnostic.message_primary}")
+    said, is_warning = diagnostic.message_primary or "", diagnostic.severity_nonlocalized == "WARNING"
+    is_skipped = diagnostic.sqlstate == "42704" or (is_warning and diagnostic.sqlstate == "55000")
+    if (is_skipped and _tells_of(publication, said)) or (is_warning and "publication" in said):
+        return missing_publication(f"{diagnostic.severity}: {said}")
     return None
+
+
+def _tells_of(publication: str, message: str) -> bool:
+    """Whether a message is about the publication: in the server's language only the name stays."""
+    return "publication" in message or publication in message
 
 
 def _undecodable(slot: str, message: str) -> Refused:
@@ -124,10 +129,7 @@ def _unfilterable(slot: str, message: str) -> Refused:
 NOT_UTF8 = ("22021", "22P05")
 """SQLSTATEs of bytes that are not UTF-8 text, and of characters that UTF-8 lacks."""
 
-INTO_UTF8 = (
-    "createdb -T template0 -E UTF8 NEW",
-    "pg_dump -E LATIN1 OLD | psql -v ON_ERROR_STOP=1 NEW",
-)
+INTO_UTF8 = ("createdb -T template0 -E UTF8 NEW", "pg_dump -E LATIN1 OLD | psql -v ON_ERROR_STOP=1 NEW")
 """LATIN1 stands for the encoding that the text really has."""
 
 AS_UTF8 = "; ".join(INTO_UTF8) + " (replace LATIN1 by the real encoding of the text)"
@@ -235,9 +237,7 @@ _INVALIDATED = {
     "wal_level_insufficient": _WAL_LEVEL,
     "conflict with recovery": (f"{_ROWS_REMOVED[0]}, or {_WAL_LEVEL[0]}", _ROWS_REMOVED[1]),
 }
-"""The meaning of each of PostgreSQL's reasons, with its prevention and repair. Any other reason
-means that WAL is gone.
-"""
+"""The meaning of PostgreSQL's reasons, with their repair; any other: WAL is gone."""
 
 
 def lost_slot(slot: str, reason: str | None) -> Refused:

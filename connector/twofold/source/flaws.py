@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from psycopg.pq import TransactionStatus
 
@@ -213,8 +212,9 @@ def find_flaws(connection: PlainConnection, publication: str) -> tuple[TableFlaw
         tables = describe_filters(connection, publication)
         rows = connection.execute(_IDENTITIES, ([table.relation.oid for table in tables],)).fetchall()
         stored: dict[int, list[_Stored]] = {}
-        for row in rows:
-            each = _stored(row)
+        for *own, identity, generated, may_be_null, primary in rows:
+            sets = map(frozenset, (generated, may_be_null, primary))
+            each = _Stored(*[*own, tuple(identity), *sets])
             stored.setdefault(each.published, []).append(each)
         finder = _Finder(connection, publication)
         return tuple(flaw for table in tables for flaw in finder.of_table(table, stored.get(table.relation.oid, [])))
@@ -243,21 +243,4 @@ def refusal_of(flaws: Iterable[TableFlaw]) -> Refused:
         "; ".join(f"table {flaw.schema}.{flaw.table}: {flaw.what}" for flaw in flaws),
         at_stake="; ".join(dict.fromkeys(flaw.at_stake for flaw in flaws)),
         repair=" ".join([*statements, *(["then"] if statements else []), "twofold backfill start", *tables]),
-    )
-
-
-def _stored(row: tuple[Any, ...]) -> _Stored:
-    published, oid, schema, table, kind, persistence, replica_identity, identity, generated, may_be_null, primary = row
-    return _Stored(
-        published,
-        oid,
-        schema,
-        table,
-        kind,
-        persistence,
-        replica_identity,
-        tuple(identity),
-        frozenset(generated),
-        frozenset(may_be_null),
-        frozenset(primary),
     )

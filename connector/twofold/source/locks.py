@@ -100,30 +100,23 @@ def written_tables(connection: PlainConnection) -> set[tuple[str, str]]:
     return set(connection.execute(_WRITTEN).fetchall())
 
 
-def needs_slot(connection: PlainConnection) -> bool:
-    """Return whether locks do not suffice on this server, so that all transactions must end.
+def wait_for_all(connection: PlainConnection) -> bool:
+    """Wait for every running transaction, where locks do not suffice; else return False at once.
 
-    Such a server does not stream everything of a transaction that was in progress when the table
-    joined the publication: even the transaction's later writes are missing.
+    They do not suffice where the server does not stream everything of a transaction that was in
+    progress when the table joined the publication: even its later writes are missing there.
     """
     major, minor = divmod(connection.info.server_version, 10000)
-    return minor < FIXED.get(major, 0)
-
-
-def wait_for_all(connection: PlainConnection, name: str) -> None:
-    """Wait until every transaction that runs now has ended: creating a slot waits for them.
-
-    The slot is temporary, and dropped when the call returns.
-    """
+    if minor >= FIXED.get(major, 0):
+        return False
+    name = sql.Literal(f"twofold_barrier_{connection.info.backend_pid}")
+    create = "SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)"
     try:
-        connection.execute(
-            sql.SQL("SELECT pg_catalog.pg_create_logical_replication_slot({}, 'pgoutput', true)").format(
-                sql.Literal(name)
-            )
-        )
-        connection.execute(sql.SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(sql.Literal(name)))
+        connection.execute(sql.SQL(create).format(name))  # which waits; the slot is temporary
+        connection.execute(sql.SQL("SELECT pg_catalog.pg_drop_replication_slot({})").format(name))
     except psycopg.Error as error:
         raise RunEnded(f"the barrier of a backfill failed: {error_text(error)}") from error
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,7 @@ SELECT NULL, pid, datname::text, usename::text, clock_timestamp() - xact_start, 
 
 
 class PrimarySnapshots:
-    """Used by one creation of a slot. Without a primary, or the right, it says once which statement
-    a person can run.
-    """
+    """For one creation of a slot; says once which statement a person can run instead."""
 
     statement = f"on the primary, {STATEMENT}"
 

@@ -3,7 +3,7 @@
 Creating a slot waits for every running transaction in any database of the server, prepared ones
 included. `create_slot` reports these transactions, and gives up after a limit without leaving
 anything. A kill during the creation leaves nothing either: the server removes an unfinished slot
-with its session. `drop` removes only publications that `create_publication` created, which their
+with its session. `drop` removes only a publication that `create_publication` created, which their
 comment shows.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from twofold.source.identity import prepared_transactions, slot_state
 from twofold.source.locks import Blocker, blockers
 from twofold.source.primary import NoPrimary, connect_to_primary, is_standby
 from twofold.source.primary_snapshots import PrimarySnapshots
+from twofold.source.published_tables import publication_exists
 from twofold_common.positions import Lsn
 from twofold_common.table_names import sql_identifier
 
@@ -38,29 +39,14 @@ _READ_WRITE = "SET TRANSACTION READ WRITE"
 REPLAY_WAIT_S, REPLAY_CHECK_S = 60.0, 0.1
 """How long a standby may take to replay what was just created on its primary."""
 DROP_WAIT_S = 5.0
-"""How long a reset waits for a client that has just gone: such a client holds its slot until its
-walsender notices.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
-    """A table in a publication.
-
-    `columns` limits its columns; `where` (an SQL expression) limits its rows.
-    """
-
-    schema: str
-    table: str
-    columns: tuple[str, ...] = ()
-    where: str = ""
+"""How long a reset waits until the walsender of a client that has gone notices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublicationContent:
-    """A publication's content: either all tables, or tables and whole schemas."""
+    """A publication's content: either all tables, or tables (schema and name) and whole schemas."""
 
-    tables: tuple[PublishedTable, ...] = ()
+    tables: tuple[tuple[str, str], ...] = ()
     schemas: tuple[str, ...] = ()
     all_tables: bool = False
     via_partition_root: bool = True
@@ -112,10 +98,10 @@ def create_publication(conninfo: str, name: str, published: PublicationContent) 
     The publication is created on the primary. A standby has it when the call returns.
     """
     with connect(conninfo) as connection:
-        if _has_publication(connection, name):
+        if publication_exists(connection, name):
             return False
     with _connect_to_publish(conninfo, name, published) as connection:
-        if is_new := not _has_publication(connection, name):
+        if is_new := not publication_exists(connection, name):
             with _created(connection, name, published):
                 connection.execute(
                     sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
@@ -138,7 +124,7 @@ def _wait_for_publication(conninfo: str, name: str) -> None:
     """Wait until the server has the publication, which its primary has."""
     deadline = time.monotonic() + REPLAY_WAIT_S
     with connect(conninfo) as connection:
-        while not _has_publication(connection, name):
+        while not publication_exists(connection, name):
             if time.monotonic() >= deadline:
                 raise Unreachable(
                     f"the primary has publication {name!r}, and the standby has not replayed it within {REPLAY_WAIT_S:.0f} s; "
@@ -162,20 +148,15 @@ def as_if_created(
     A publication that is created for this is rolled back.
     """
     with connect(conninfo) as connection:
-        if published is None or _has_publication(connection, name):
+        if published is None or publication_exists(connection, name):
             yield connection, True
             return
     with _connect_to_publish(conninfo, name, published) as connection:
-        if _has_publication(connection, name):  # and the standby has not replayed it
+        if publication_exists(connection, name):  # and the standby has not replayed it
             yield connection, True
             return
         with _created(connection, name, published, keep=False):
             yield connection, False
-
-
-def _has_publication(connection: PlainConnection, name: str) -> bool:
-    query = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
-    return connection.execute(query, (name,)).fetchone() is not None
 
 
 @contextmanager
@@ -205,7 +186,7 @@ def _publication(name: str, published: PublicationContent) -> sql.Composed:
     if published.all_tables:
         scope: sql.Composable = sql.SQL("FOR ALL TABLES")
     elif published.tables or published.schemas:
-        members = [_member(table) for table in published.tables]
+        members = [sql.SQL("TABLE {}").format(sql.Identifier(*table)) for table in published.tables]
         members += [sql.SQL("TABLES IN SCHEMA {}").format(sql.Identifier(schema)) for schema in published.schemas]
         scope = sql.SQL("FOR ") + sql.SQL(", ").join(members)
     else:
@@ -213,15 +194,6 @@ def _publication(name: str, published: PublicationContent) -> sql.Composed:
     return sql.SQL("CREATE PUBLICATION {} {} WITH (publish_via_partition_root = {})").format(
         sql.Identifier(name), scope, sql.Literal(published.via_partition_root)
     )
-
-
-def _member(table: PublishedTable) -> sql.Composable:
-    member: sql.Composable = sql.SQL("TABLE {}").format(sql.Identifier(table.schema, table.table))
-    if table.columns:
-        member += sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, table.columns)))
-    if table.where:
-        member += sql.SQL(f" WHERE ({table.where})")  # the owner's own SQL, as in CREATE PUBLICATION
-    return member
 
 
 def create_slot(
@@ -350,8 +322,8 @@ def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
     )
 
 
-def drop(conninfo: str, slot: str, publications: Sequence[str]) -> Removal:
-    """Remove the slot and our publications; return what was removed.
+def drop(conninfo: str, slot: str, publication: str) -> Removal:
+    """Remove the slot, and the publication if it is ours; return what was removed.
 
     A missing object is no error, so an interrupted reset can be repeated. A publication that only
     an absent primary could drop is left, with the statement. SlotBusy: a client still uses the
@@ -363,8 +335,8 @@ def drop(conninfo: str, slot: str, publications: Sequence[str]) -> Removal:
     with connect(conninfo) as connection:
         if _drop_slot(conninfo, connection, slot):
             removed.append(f"slot {slot}")
-    for name in made_publications(conninfo, publications):
-        statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(name))
+    if made_publication(conninfo, publication):
+        statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication))
         try:
             with connect_to_primary(conninfo) as primary, primary.transaction():
                 primary.execute(_READ_WRITE)
@@ -372,7 +344,7 @@ def drop(conninfo: str, slot: str, publications: Sequence[str]) -> Removal:
         except (NoPrimary, Unreachable):
             left.append(f"{statement.as_string(None)};")
         else:
-            removed.append(f"publication {name}")
+            removed.append(f"publication {publication}")
     try:
         if ddl_messages.remove(conninfo, slot):
             removed.append("event triggers and schema twofold")
@@ -418,15 +390,9 @@ def _drop_slot(conninfo: str, connection: PlainConnection, slot: str) -> bool:
             return True
 
 
-def made_publications(conninfo: str, names: Sequence[str]) -> list[str]:
-    """Return the names of the publications that `init` has made."""
+def made_publication(conninfo: str, publication: str) -> bool:
+    """Return whether `init` has made the publication."""
+    query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
     with connect(conninfo) as connection:
-        return [name for name in names if _is_ours(connection, name)]
-
-
-def _is_ours(connection: PlainConnection, publication: str) -> bool:
-    row = connection.execute(
-        "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s",
-        (publication,),
-    ).fetchone()
+        row = connection.execute(query, (publication,)).fetchone()
     return row is not None and row[0] == MARK

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twofold.source.connection import PlainConnection, connect
-from twofold.source.provisioning import PublicationContent, PublishedTable
+from twofold.source.provisioning import PublicationContent
+from twofold.source.published_tables import publication_exists
 from twofold.source.readiness import ReadinessFinding
 from twofold_common.table_names import sql_identifier
 
@@ -33,7 +34,7 @@ def examine(conninfo: str, name: str, published: PublicationContent) -> tuple[Re
     provider may have its own rules.
     """
     with connect(conninfo) as connection:
-        if connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone():
+        if publication_exists(connection, name):
             return ()
         return (*_rights(connection, published), *_schemas(connection, published), *_tables(connection, published))
 
@@ -68,11 +69,11 @@ def _schemas(connection: PlainConnection, published: PublicationContent) -> Iter
 
 
 def _tables(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:
-    for table in published.tables:
-        named, full = f"{table.schema}.{table.table}", sql_identifier(table.schema, table.table)
-        row = connection.execute(_TABLE, (table.schema, table.table)).fetchone()
+    for schema, table in published.tables:
+        named, full = f"{schema}.{table}", sql_identifier(schema, table)
+        row = connection.execute(_TABLE, (schema, table)).fetchone()
         if row is None:
-            yield _missing(connection, table)
+            yield _missing(connection, schema, table)
             continue
         kind, persistence, may_own, owner = row
         if kind not in {"r", "p"}:
@@ -94,11 +95,11 @@ def _tables(connection: PlainConnection, published: PublicationContent) -> Itera
             )
 
 
-def _missing(connection: PlainConnection, table: PublishedTable) -> ReadinessFinding:
-    similar = [name for (name,) in connection.execute(_SIMILAR, (table.table,)).fetchall()]
+def _missing(connection: PlainConnection, schema: str, table: str) -> ReadinessFinding:
+    similar = [name for (name,) in connection.execute(_SIMILAR, (table,)).fetchall()]
     hint = f"; similar names: {', '.join(similar)}" if similar else ""
     return ReadinessFinding(
-        f"source.tables names {table.schema}.{table.table}, but database {connection.info.dbname} has no such table{hint}",
+        f"source.tables names {schema}.{table}, but database {connection.info.dbname} has no such table{hint}",
         "correct source.tables, or create the table first",
     )
 

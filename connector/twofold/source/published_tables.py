@@ -14,26 +14,34 @@ from twofold.source.diagnosis import missing_publication
 from twofold.source.messages import Relation, RelationColumn
 from twofold_avro.shapes import ReplicaIdentity
 
-_IDENTITIES: dict[str, ReplicaIdentity] = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
+REPLICA_IDENTITIES: dict[str, ReplicaIdentity] = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
 # Read from the catalog's own tables: on 18 the view pg_publication_tables opens every published
 # table, and would wait for a prepared transaction that holds one of them.
 # From 18 on, a primary key that some partition lacks is still the root's identity.
 # Before 18 the stream omits generated columns; from 18 on the publication decides about them.
 # A partitioned table is streamed as itself, or as the leaves below it.
+# From 19 on, a row of pg_publication_rel may except a table and all its partitions.
 _TABLES = """
 WITH RECURSIVE publication AS (
     SELECT p.oid, p.puballtables, p.pubviaroot, coalesce(to_jsonb(p) ->> 'pubgencols', 'n') AS gencols
       FROM pg_catalog.pg_publication p WHERE p.pubname = %s
-), named AS (
-    SELECT r.prrelid AS oid, r.prattrs::smallint[] AS attnums
+), listed AS (
+    SELECT r.prrelid AS oid, r.prattrs::smallint[] AS attnums, (to_jsonb(r) ->> 'prexcept')::boolean IS TRUE AS is_excepted
       FROM publication p JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+), excepted AS (
+    SELECT oid FROM listed WHERE is_excepted
+    UNION
+    SELECT i.inhrelid FROM excepted JOIN pg_catalog.pg_inherits i ON i.inhparent = excepted.oid
+      JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
+), named AS (
+    SELECT oid, attnums FROM listed WHERE NOT is_excepted
     UNION ALL
     SELECT c.oid, NULL
       FROM publication p
       JOIN pg_catalog.pg_class c ON c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
       LEFT JOIN pg_catalog.pg_publication_namespace n ON n.pnpubid = p.oid AND n.pnnspid = c.relnamespace
-     WHERE p.puballtables OR n.oid IS NOT NULL
+     WHERE (p.puballtables OR n.oid IS NOT NULL) AND c.oid NOT IN (SELECT oid FROM excepted)
 ), below AS (
     SELECT i.inhrelid AS oid FROM named JOIN pg_catalog.pg_inherits i ON i.inhparent = named.oid
       JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid AND c.relispartition
@@ -179,10 +187,14 @@ def published_tables(conninfo: str, publication: str) -> tuple[Relation, ...]:
         return published_in(connection, publication)
 
 
+def publication_exists(connection: PlainConnection, publication: str) -> bool:
+    query = "SELECT FROM pg_catalog.pg_publication WHERE pubname = %s"
+    return connection.execute(query, (publication,)).fetchone() is not None
+
+
 def published_in(connection: PlainConnection, publication: str) -> tuple[Relation, ...]:
     """Return the same as `published_tables`, over an open connection."""
-    row = connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (publication,)).fetchone()
-    if row is None:
+    if not publication_exists(connection, publication):
         raise missing_publication(f"{publication!r} does not exist in this database")
     rows = connection.execute(_TABLES.format(more="", which=""), (publication,)).fetchall()
     return tuple(map(_relation, rows))
@@ -217,7 +229,7 @@ def _relation(row: tuple[Any, ...]) -> Relation:
         oid,
         schema,
         table,
-        _IDENTITIES[identity],
+        REPLICA_IDENTITIES[identity],
         tuple(
             RelationColumn(name, int(typ), int(typmod), in_identity in {True, "t"})
             for name, typ, typmod, in_identity in columns

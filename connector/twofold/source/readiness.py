@@ -6,7 +6,6 @@ advice on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twofold.errors import RESET_REPAIR, SetupError
@@ -14,12 +13,15 @@ from twofold.source import standby
 from twofold.source.connection import PAST_THE_POOLER, SETTINGS, PlainConnection, connect
 from twofold.source.diagnosis import AS_UTF8, lost_slot, missing_publication, slot_holder
 from twofold.source.identity import SlotState, slot_state
+from twofold.source.published_tables import publication_exists
 from twofold.source.service import MAY_REPLICATE, Service, ask
-from twofold.source.standby import SourceUse, Stops
+from twofold.source.standby import WAL_LEVEL, SourceUse, Stops
 from twofold_common.table_names import sql_identifier
 
 MINIMUM_MINORS = {15: 19, 16: 15, 17: 11, 18: 6}
 """The first minor version in which two-phase decoding has no known bug."""
+NEWEST_TRIED = max(MINIMUM_MINORS)
+"""The newest major version that the tests run on."""
 
 NO_ENCODING = "PostgreSQL does not know what the bytes of its text mean, and cannot send them as UTF-8"
 
@@ -29,7 +31,7 @@ ROOM = 10
 """How many slots or WAL senders a remedy adds."""
 
 _SETTINGS = f"""
-SELECT current_setting('server_version_num')::int, current_setting('wal_level'), current_setting('max_prepared_transactions')::int,
+SELECT current_setting('server_version_num')::int, current_setting('max_prepared_transactions')::int,
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_catalog.pg_replication_slots),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_catalog.pg_stat_replication),
        current_setting('server_encoding'), current_user::text, ({MAY_REPLICATE})
@@ -52,7 +54,7 @@ def require(
     conninfo: str,
     *,
     slot: str,
-    publications: Sequence[str] = (),
+    publication: str | None = None,
     two_phase: bool,
     use: SourceUse = SourceUse(),  # noqa: B008  (frozen)
 ) -> tuple[ReadinessFinding, ...]:
@@ -61,8 +63,8 @@ def require(
     Refused: the slot exists, and nothing can close the gap in its stream.
     """
     if (state := slot_state(conninfo, slot)) is not None:
-        _refuse_a_gap(conninfo, state, publications)
-    return refuse(examine(conninfo, slot=slot, publications=publications, two_phase=two_phase, use=use))
+        _refuse_a_gap(conninfo, state, publication)
+    return refuse(examine(conninfo, slot=slot, publication=publication, two_phase=two_phase, use=use))
 
 
 def refuse(findings: tuple[ReadinessFinding, ...]) -> tuple[ReadinessFinding, ...]:
@@ -72,26 +74,25 @@ def refuse(findings: tuple[ReadinessFinding, ...]) -> tuple[ReadinessFinding, ..
     return findings
 
 
-def _refuse_a_gap(conninfo: str, state: SlotState, publications: Sequence[str]) -> None:
+def _refuse_a_gap(conninfo: str, state: SlotState, publication: str | None) -> None:
     if state.lost:
         raise lost_slot(state.name, state.invalidation_reason)
     with connect(conninfo) as connection:
-        missing = _missing(connection, publications)
-    if missing:
-        raise missing_publication(f"{missing[0]!r} does not exist in this database")
+        if publication is not None and not publication_exists(connection, publication):
+            raise missing_publication(f"{publication!r} does not exist in this database")
 
 
 def examine(
     conninfo: str,
     *,
     slot: str,
-    publications: Sequence[str] = (),
+    publication: str | None = None,
     two_phase: bool = True,
     use: SourceUse = SourceUse(),  # noqa: B008  (frozen)
 ) -> tuple[ReadinessFinding, ...]:
     """Return all problems.
 
-    `publications` are those that must exist, without those that `twofold init` creates.
+    `publication`: the one that must exist; None if `twofold init` creates it.
     """
     state = slot_state(conninfo, slot)
     with connect(conninfo) as connection:
@@ -101,7 +102,8 @@ def examine(
             ReadinessFinding(f"{flaw.what}: {flaw.why}", " ".join(flaw.remedy), must=flaw.stops is not Stops.NOTHING)
             for flaw in standby.examine(conninfo, connection, use, slot_exists=state is not None)
         ]
-        findings += missing_publications(connection, publications)
+        if publication is not None and not publication_exists(connection, publication):
+            findings.append(lacks_publication(publication))
         database = connection.info.dbname
     if state is not None:
         findings += _slot(conninfo, state, database, two_phase=two_phase)
@@ -113,16 +115,13 @@ def _server(
 ) -> list[ReadinessFinding]:
     row = connection.execute(_SETTINGS).fetchone()
     assert row is not None
-    version, wal_level, prepared_max, slots_max, slots, senders_max, senders, encoding, user, may_replicate = row
+    version, prepared_max, slots_max, slots, senders_max, senders, encoding, user, may_replicate = row
     findings = []
     if lost := unreached_settings(connection):
         findings.append(ReadinessFinding(f"{POOLER} ({', '.join(lost)})", PAST_THE_POOLER))
     if encoding == "SQL_ASCII":
         findings.append(ReadinessFinding(f"the database's encoding is SQL_ASCII: {NO_ENCODING}", AS_UTF8))
-    if wal_level != "logical":
-        findings.append(
-            ReadinessFinding(f"wal_level is {wal_level}", service.set("wal_level", "logical", restart=True))
-        )
+    findings += _wal_level(connection, service)
     if not may_replicate:
         role = sql_identifier(user)
         findings.append(ReadinessFinding(f"role {user} may not replicate", service.let_replicate(role)))
@@ -148,7 +147,7 @@ def _server(
                 must=False,
             )
         )
-    return [*findings, *known_bugs(version)]
+    return [*findings, *version_advice(version)]
 
 
 def unreached_settings(connection: PlainConnection) -> tuple[str, ...]:
@@ -161,9 +160,31 @@ def unreached_settings(connection: PlainConnection) -> tuple[str, ...]:
     return tuple(name for name, now in rows if now.split(",")[0].lower() != SETTINGS[name].lower())
 
 
-def known_bugs(version: int) -> tuple[ReadinessFinding, ...]:
-    """Return the known bugs of this minor version, given as server_version_num."""
+def _wal_level(connection: PlainConnection, service: Service) -> list[ReadinessFinding]:
+    row = connection.execute(WAL_LEVEL).fetchone()
+    assert row is not None
+    if allows_decoding(*row):
+        return []
+    return [ReadinessFinding(f"wal_level is {row[0]}", service.set("wal_level", "logical", restart=True))]
+
+
+def allows_decoding(wal_level: str, effective: str | None) -> bool:
+    """Return whether a server with this wal_level can decode.
+
+    `effective` is its effective_wal_level, None before PostgreSQL 19. From 19 on, a server with
+    wal_level = replica writes what decoding needs while it has a logical slot, beginning with the
+    first. A standby writes nothing, and its primary's level counts.
+    """
+    return wal_level == "logical" or (wal_level == "replica" and effective is not None)
+
+
+def version_advice(version: int) -> tuple[ReadinessFinding, ...]:
+    """Return the known bugs of this version, given as server_version_num, or that it is untried."""
     major, minor = divmod(version, 10000)
+    if major > NEWEST_TRIED:
+        problem = f"PostgreSQL {major} is newer than {NEWEST_TRIED}, the newest that Twofold was tried with"
+        remedy = f"use PostgreSQL {NEWEST_TRIED}, or try a copy of the database first"
+        return (ReadinessFinding(problem, remedy, must=False),)
     minimum = MINIMUM_MINORS.get(major, 0)
     if minor >= minimum:
         return ()
@@ -171,20 +192,12 @@ def known_bugs(version: int) -> tuple[ReadinessFinding, ...]:
     return (ReadinessFinding(problem, f"upgrade to {major}.{minimum} or later", must=False),)
 
 
-def missing_publications(connection: PlainConnection, wanted: Sequence[str]) -> list[ReadinessFinding]:
-    """Return a finding for each of these publications that does not exist."""
-    return [
-        ReadinessFinding(
-            f"publication {name!r} does not exist in this database",
-            f"correct source.publication, or list the tables in source.tables, or CREATE PUBLICATION {sql_identifier(name)} FOR TABLE ...",
-        )
-        for name in _missing(connection, wanted)
-    ]
-
-
-def _missing(connection: PlainConnection, wanted: Sequence[str]) -> list[str]:
-    rows = connection.execute("SELECT pubname FROM pg_catalog.pg_publication").fetchall()
-    return [name for name in wanted if (name,) not in rows]
+def lacks_publication(name: str) -> ReadinessFinding:
+    """Return the finding that this publication does not exist."""
+    return ReadinessFinding(
+        f"publication {name!r} does not exist in this database",
+        f"correct source.publication, or list the tables in source.tables, or CREATE PUBLICATION {sql_identifier(name)} FOR TABLE ...",
+    )
 
 
 def _slot(conninfo: str, state: SlotState, database: str, *, two_phase: bool) -> list[ReadinessFinding]:

@@ -25,9 +25,7 @@ SELECT rolreplication OR rolsuper OR EXISTS (
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A service that runs PostgreSQL, and its users' way to change settings that PostgreSQL's own
-    remedies name.
-    """
+    """A service that runs PostgreSQL, and its users' way to change settings."""
 
     name: str
     signs: frozenset[str] = frozenset()

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Literal, TypeAlias
@@ -29,7 +28,7 @@ from typing import Literal, TypeAlias
 import psycopg
 from psycopg import pq, sql
 
-from twofold.errors import MalformedMessage, RunEnded, SetupError, TwofoldError
+from twofold.errors import MalformedMessage, RunEnded, TwofoldError
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.cursor import POSTGRES_EPOCH_US
 from twofold.source.diagnosis import other_two_phase, skipped_publication, start_error, stream_error
@@ -80,7 +79,6 @@ class SessionOptions:
     streaming: Streaming = "on"
     binary: bool = True
     messages: bool = True
-    origin: Literal["none", "any"] | None = None
     receive_timeout_s: float | None = None
     """The longest silence of the server; None: `RECEIVE_TIMEOUT_S`, or the server's
     wal_sender_timeout if that is longer. A server may decode silently for half of this time.
@@ -105,13 +103,13 @@ class ReplicationSession:
         conninfo: str,
         *,
         slot: str,
-        publications: Sequence[str],
+        publication: str,
         application_name: str,
         options: SessionOptions | None = None,
     ) -> None:
         self._conninfo = conninfo
         self._slot = slot
-        self._publications = tuple(publications)
+        self._publication = publication
         self._application_name = application_name
         self._options = options or SessionOptions()
         self._connection: PlainConnection | None = None
@@ -136,7 +134,7 @@ class ReplicationSession:
         connection = connect(self._conninfo, self._application_name, replication=True)
         self._connection = connection
         try:
-            options = negotiate(self._options, connection.info.server_version, self._publications)
+            options = negotiate(self._options, connection.info.server_version, self._publication)
             self._timeout_s = _wal_sender_timeout_s(connection)
             if self._timeout_s:
                 self._status_interval_s = min(STATUS_INTERVAL_S, self._timeout_s / 3)
@@ -172,7 +170,7 @@ class ReplicationSession:
                 pgconn.consume_input()
             result = pgconn.get_result()
         except psycopg.OperationalError as error:
-            raise stream_error(self._conninfo, self._slot, error) from error
+            raise self._explain(error) from error
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
             refusal = psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("no answer")
             raise start_error(self._conninfo, self._slot, refusal) from refusal
@@ -273,7 +271,7 @@ class ReplicationSession:
                     pgconn.consume_input()
                     just_consumed = True
         except psycopg.OperationalError as error:
-            raise stream_error(self._conninfo, self._slot, error) from error
+            raise self._explain(error) from error
         if self._failure is not None:
             raise self._failure
         if room < bytes_max:
@@ -309,7 +307,7 @@ class ReplicationSession:
     def _raise_end(self, pgconn: pq.abc.PGconn) -> None:
         result = pgconn.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            raise stream_error(self._conninfo, self._slot, psycopg.errors.error_from_result(result))
+            raise self._explain(psycopg.errors.error_from_result(result))
         raise RunEnded(f"PostgreSQL ended the stream of slot {self._slot!r} without giving a reason")
 
     def _send_status(self, *, ask: bool = False) -> None:
@@ -320,7 +318,7 @@ class ReplicationSession:
             pgconn.put_copy_data(_STATUS_FORM.pack(b"r", self._write, self._flush, self._flush, now_us, ask))
             pgconn.flush()
         except psycopg.OperationalError as error:
-            raise stream_error(self._conninfo, self._slot, error) from error
+            raise self._explain(error) from error
         self._status_due = time.monotonic() + self._status_interval_s
 
     @property
@@ -344,32 +342,25 @@ class ReplicationSession:
         poll.register(self._open_connection().pgconn.socket, select.POLLIN)
         poll.poll(None if seconds is None else seconds * 1000)
 
+    def _explain(self, error: psycopg.Error) -> TwofoldError:
+        return stream_error(self._conninfo, self._slot, error, publication=self._publication)
+
     def _on_notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
-        self._failure = self._failure or skipped_publication(diagnostic)
+        self._failure = self._failure or skipped_publication(diagnostic, self._publication)
 
 
-def negotiate(options: SessionOptions, server_version: int, publications: Sequence[str]) -> dict[str, str]:
+def negotiate(options: SessionOptions, server_version: int, publication: str) -> dict[str, str]:
     """Return the options of START_REPLICATION for this server.
 
-    An unsupported option is left out if that costs nothing; otherwise it is refused.
+    An option that the server does not know is left out.
     """
     modern = server_version >= 160000
-    if options.origin is not None and not modern:
-        raise SetupError(
-            f"origin = {options.origin!r} needs PostgreSQL 16, but the server is {server_version // 10000}: "
-            "remove the option, or upgrade the server"
-        )
-    negotiated = {
-        "proto_version": "4" if modern else "3",
-        "publication_names": ",".join(map(quote_identifier, publications)),
-    }
+    negotiated = {"proto_version": "4" if modern else "3", "publication_names": quote_identifier(publication)}
     if options.streaming != "off":
         negotiated["streaming"] = options.streaming if modern else "on"
     for name, wanted in (("two_phase", options.two_phase), ("binary", options.binary), ("messages", options.messages)):
         if wanted:
             negotiated[name] = "on"
-    if options.origin is not None:
-        negotiated["origin"] = options.origin
     return negotiated
 
 

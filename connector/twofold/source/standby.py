@@ -19,6 +19,8 @@ from twofold_common.table_names import sql_identifier
 
 FIRST_VERSION = 16
 _SETTINGS = "SELECT current_setting('hot_standby_feedback'), current_setting('primary_slot_name')"
+WAL_LEVEL = "SELECT current_setting('wal_level'), current_setting('effective_wal_level', true)"
+"""The second is null before PostgreSQL 19."""
 _MAY_LOG = "SELECT pg_catalog.has_function_privilege('pg_catalog.pg_log_standby_snapshot()', 'EXECUTE')"
 _SET_PRIMARY = "set source.primary_dsn to the connection string of the primary"
 
@@ -75,7 +77,10 @@ def examine(
     yield from _settings(connection, service, stops)
     if not slot_exists:
         yield from _before_the_slot(conninfo, use)
-    yield from _primary(conninfo, service, stops)
+    if primary_of(conninfo) is None:
+        yield from _followed_wal_level(connection, service, stops)
+    else:
+        yield from _primary(conninfo, service, stops)
 
 
 def _never(conninfo: str, connection: PlainConnection, use: SourceUse) -> Iterator[StandbyFlaw]:
@@ -160,12 +165,10 @@ def _before_the_slot(conninfo: str, use: SourceUse) -> Iterator[StandbyFlaw]:
 
 
 def _primary(conninfo: str, service: Service, stops: Stops) -> Iterator[StandbyFlaw]:
-    """Yield the flaws of the primary, if it is known."""
-    if primary_of(conninfo) is None:
-        return
+    """Yield the flaws of the primary, which is known."""
     try:
         with connect_to_primary(conninfo) as primary:
-            wal_level = primary.execute("SELECT current_setting('wal_level')").fetchone()
+            wal_level = primary.execute(WAL_LEVEL).fetchone()
             may_log = primary.execute(_MAY_LOG).fetchone()
             role = sql_identifier(primary.info.user)
     except TwofoldError as error:
@@ -178,14 +181,9 @@ def _primary(conninfo: str, service: Service, stops: Stops) -> Iterator[StandbyF
             (remedy or "correct source.primary_dsn",),
         )
         return
-    if wal_level != ("logical",):
-        yield StandbyFlaw(
-            "standby_wal_level",
-            stops,
-            "wal_level of the primary is not logical",
-            "its WAL does not hold what decoding needs",
-            (f"-- {service.set('wal_level', 'logical', restart=True)}, on the primary",),
-        )
+    assert wal_level is not None
+    level, effective = wal_level
+    yield from _wal_level(level, effective, service, stops)
     if may_log != (True,) and stops is Stops.INIT:
         yield StandbyFlaw(
             "standby_snapshot",
@@ -194,3 +192,35 @@ def _primary(conninfo: str, service: Service, stops: Stops) -> Iterator[StandbyF
             "twofold init waits until the primary logs its running transactions by itself, every 15 s while it writes",
             (f"GRANT EXECUTE ON FUNCTION pg_catalog.pg_log_standby_snapshot() TO {role};",),
         )
+
+
+def _wal_level(wal_level: str, effective: str | None, service: Service, stops: Stops) -> Iterator[StandbyFlaw]:
+    """Yield what is wrong with the primary's level; `effective` is None before PostgreSQL 19."""
+    remedy = (f"-- {service.set('wal_level', 'logical', restart=True)}, on the primary",)
+    if (effective or wal_level) != "logical":
+        yield StandbyFlaw(
+            "standby_wal_level",
+            stops,
+            "wal_level of the primary is not logical",
+            "its WAL does not hold what decoding needs",
+            remedy,
+        )
+    elif wal_level != "logical":
+        yield StandbyFlaw(
+            "standby_wal_level",
+            Stops.NOTHING,
+            f"wal_level of the primary is {wal_level}, and holds what decoding needs only while the primary has a logical slot",
+            "when the last of those slots is dropped or invalidated, the slot on the standby is lost: all tables must be loaded again",
+            remedy,
+        )
+
+
+def _followed_wal_level(connection: PlainConnection, service: Service, stops: Stops) -> Iterator[StandbyFlaw]:
+    """Yield what is wrong with the level of a primary that cannot be asked.
+
+    From PostgreSQL 19 on, a standby's effective_wal_level is that of its primary.
+    """
+    row = connection.execute(WAL_LEVEL).fetchone()
+    assert row is not None
+    if row[1] is not None:
+        yield from _wal_level("logical", row[1], service, stops)

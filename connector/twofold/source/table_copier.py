@@ -21,7 +21,7 @@ from psycopg.pq.abc import PGconn
 from twofold.errors import Refused, RunEnded, SetupError
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.diagnosis import NOT_UTF8, error_text, is_failing_filter, not_utf8
-from twofold.source.locks import TableWriter, needs_slot, wait_for_all, writers
+from twofold.source.locks import TableWriter, wait_for_all, writers
 from twofold.source.primary import NoPrimary, connect_to_primary
 from twofold.source.published_tables import DescribedTable, KeyOrder, describe
 from twofold.source.wal_end import reached
@@ -163,14 +163,8 @@ class TableCopier:
         return writers(self._connection, self._schema, self._table)
 
     def wait_for_all(self) -> bool:
-        """Wait for every running transaction where locks do not suffice (`locks.needs_slot`).
-
-        Where they suffice, return False without waiting.
-        """
-        if not needs_slot(self._connection):
-            return False
-        wait_for_all(self._connection, f"twofold_barrier_{self._connection.info.backend_pid}")
-        return True
+        """Wait for every running transaction where locks do not suffice, as `locks` has it."""
+        return wait_for_all(self._connection)
 
     def _error(self, error: psycopg.Error) -> Exception:
         name = f"{self._schema}.{self._table}"

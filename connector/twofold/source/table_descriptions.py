@@ -30,7 +30,8 @@ _CLOSE_WAIT_S = 1.0
 
 # {tables} is an array of oids. Not pg_partition_tree() and not pg_relation_size(): they lock the
 # tables. Not md5(): a server in FIPS mode has none. A row filter's tree has the numbers of columns
-# in place of names, so a renamed column leaves it as it is.
+# in place of names, so a renamed column leaves it as it is. From 19 on, a row of pg_publication_rel
+# may except a table and all its partitions.
 DESCRIBE = """
 WITH RECURSIVE wanted AS (
     SELECT DISTINCT unnest({tables}::oid[]) AS oid
@@ -77,6 +78,9 @@ WITH RECURSIVE wanted AS (
 ), enums AS (
     SELECT parts.root, jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)) AS labels
       FROM parts JOIN pg_catalog.pg_enum e ON e.enumtypid = parts.type GROUP BY parts.root
+), excepted AS (
+    SELECT above.leaf, r.prpubid AS publication FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.oid
+     WHERE (to_jsonb(r) ->> 'prexcept')::boolean
 ), members AS (
     SELECT leaf, publication, jsonb_agg(DISTINCT oid::bigint) AS oids, bool_or(by_parent) AS by_parent FROM (
         SELECT above.leaf, r.prpubid AS publication, r.oid, above.height > 0 AS by_parent
@@ -88,6 +92,7 @@ WITH RECURSIVE wanted AS (
         UNION ALL
         SELECT above.leaf, p.oid, p.oid, above.height > 0
           FROM above CROSS JOIN pg_catalog.pg_publication p WHERE p.puballtables) member
+     WHERE (leaf, publication) NOT IN (SELECT leaf, publication FROM excepted)
      GROUP BY leaf, publication
 ), published AS (
     SELECT members.leaf, jsonb_agg(jsonb_build_object(

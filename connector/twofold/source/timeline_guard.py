@@ -32,9 +32,7 @@ class TimelineGuard:
         self._timeline = self._ask(lambda: None)
 
     def require_same(self, tend: Callable[[], None]) -> None:
-        """Raise RunEnded if the server is on another timeline, or does not answer. `tend` is called
-        during the wait for the answer.
-        """
+        """Raise RunEnded on another timeline, or without an answer; `tend` is called meanwhile."""
         timeline = self._ask(tend)
         if timeline != self._timeline:
             raise RunEnded(

@@ -38,9 +38,7 @@ def reached(lsn: Lsn, page: int) -> Lsn:
 
 
 class WalEnd:
-    """The connection that asks. One thread uses it. A connection that fails is opened again by the
-    next question.
-    """
+    """The connection that asks, for one thread; after a failure it is opened again."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo

@@ -15,11 +15,4 @@ from twofold.stack.local import LocalStack, Ports, temporary_folder
 from twofold.stack.postgres import PostgresServer
 from twofold.stack.registry import RegistryServer
 
-__all__ = [
-    "KafkaCluster",
-    "LocalStack",
-    "Ports",
-    "PostgresServer",
-    "RegistryServer",
-    "temporary_folder",
-]
+__all__ = ["KafkaCluster", "LocalStack", "Ports", "PostgresServer", "RegistryServer", "temporary_folder"]

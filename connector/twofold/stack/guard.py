@@ -35,9 +35,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _become_server(guard: int, user: str, command: list[str]) -> None:
-    """Run in the child process: change to the user, ask the kernel to die with the guard, become
-    the server.
-    """
+    """Run in the child: change to the user, ask to die with the guard, become the server."""
     null, log = os.open(os.devnull, os.O_RDONLY), 2
     os.dup2(null, 0)
     os.dup2(log, 1)

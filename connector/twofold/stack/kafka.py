@@ -154,9 +154,7 @@ class KafkaCluster:
         return ",".join(node.advertised for node in self.nodes)
 
     def start(self, *numbers: int) -> None:
-        """Start all nodes, or the named ones; return when a transaction has been committed on all
-        running ones.
-        """
+        """Start all nodes, or the named ones; return when all running ones commit."""
         chosen = self._chosen(numbers)
         self.folder.mkdir(parents=True, exist_ok=True)
         made_for = len(list(self.folder.glob("node*/data")))

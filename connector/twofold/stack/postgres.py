@@ -125,9 +125,7 @@ class PostgresServer(LocalServer):
 
 
 def find_binaries(version: str | None, user: str | None) -> Binaries:
-    """Return the programs of the requested version, or of the machine's newest; the user can run
-    them.
-    """
+    """Return the programs of the version, or of the newest here, which the user can run."""
     if version is not None:
         return _from_maven(version, user)
     found = [binaries for folder in _bin_folders() if (binaries := _look_at(folder)) and binaries.major >= OLDEST]

@@ -57,9 +57,7 @@ class RegistryServer(LocalServer):
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         self._process = GuardedProcess(
-            "the registry",
-            [java.for_registry().program, *_JVM, *options, "-jar", program],
-            log=self.log,
+            "the registry", [java.for_registry().program, *_JVM, *options, "-jar", program], log=self.log
         )
         self._process.wait_until(self._registers, seconds=_START_S)
 
@@ -78,9 +76,7 @@ class RegistryServer(LocalServer):
 
     @staticmethod
     def prove_ready(url: str) -> None:
-        """Set Confluent's default compatibility, register a schema and delete it; OSError if it is
-        not ready.
-        """
+        """Set the default compatibility, register a schema, delete it; OSError if not ready."""
         subject = f"{url}/subjects/{_READY_SUBJECT}"
         _call("PUT", f"{url}/config", {"compatibility": "BACKWARD"})
         _call("POST", f"{subject}/versions", {"schema": '"string"'})

@@ -50,9 +50,7 @@ class Endpoints:
 
 
 def default_folder() -> Path:
-    """Return the default folder, which is not below the home folder: an unprivileged PostgreSQL
-    could not reach it there.
-    """
+    """Return the default folder: not below the home folder, which PostgreSQL may not reach."""
     return server_files.open_folder() / "stack"
 
 

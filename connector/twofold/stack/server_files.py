@@ -1,6 +1,4 @@
-"""The files that servers need: locked artifacts, unpacked once into the cache, and folders that an
-unprivileged user can reach.
-"""
+"""The files that servers need: locked artifacts, unpacked into the cache, and folders."""
 
 from __future__ import annotations
 
@@ -24,6 +22,9 @@ from twofold.errors import SetupError, Unreachable
 from twofold_common import artifacts
 from twofold_common.artifacts import Artifact, ArtifactError, ArtifactUnreachableError
 
+OTHER_KAFKA = "TWOFOLD_KAFKA_LOCK"
+"""The variable that chooses the brokers' version."""
+
 
 def require_linux() -> None:
     if sys.platform != "linux":
@@ -31,7 +32,15 @@ def require_linux() -> None:
 
 
 def locked(name: str) -> tuple[Artifact, ...]:
-    """Return the artifacts of one of the stack's lock files."""
+    """Return the artifacts of one of the stack's lock files.
+
+    TWOFOLD_KAFKA_LOCK names another file for Kafka: whatever starts a broker starts that version.
+    """
+    if name == "kafka" and (chosen := os.environ.get(OTHER_KAFKA)):
+        try:
+            return artifacts.read_lock(Path(chosen).read_text())
+        except OSError as error:
+            raise SetupError(f"{OTHER_KAFKA} names {chosen}, which cannot be read: {error.strerror}") from error
     return artifacts.read_lock((resources.files(__package__) / f"{name}.lock").read_text())
 
 
@@ -99,9 +108,7 @@ def keep(file: Path, place: Path) -> None:
 
 
 def server_user() -> str | None:
-    """Return the user that PostgreSQL runs as if this process is root, which PostgreSQL refuses;
-    else None.
-    """
+    """Return the user that PostgreSQL runs as if this process is root, else None."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
@@ -154,16 +161,12 @@ def open_folder() -> Path:
 
 
 def can_reach(program: Path, user: str | None) -> bool:
-    """Whether the user can run a program that this process sees: files below /root are for root
-    alone.
-    """
+    """Whether the user can run this program: files below /root are for root alone."""
     return user is None or (_closed_folder(program.parent) is None and bool(program.stat().st_mode & stat.S_IROTH))
 
 
 def open_copy(parts: tuple[Path, ...]) -> Path:
-    """Return a copy of neighbouring folders that every user can read, moved to its place when
-    complete.
-    """
+    """Return a copy of neighbouring folders that every user can read."""
     source = parts[0].resolve()
     mark = hashlib.sha256(f"{source} {source.stat().st_mtime_ns}".encode()).hexdigest()[:16]
     place = open_folder() / f"server-{mark}"
@@ -181,9 +184,7 @@ def open_copy(parts: tuple[Path, ...]) -> Path:
 
 
 def move_whole(folder: Path, place: Path) -> None:
-    """Rename a complete folder to its place; if another process was quicker, its equal copy
-    stays.
-    """
+    """Rename a complete folder to its place; a quicker process's equal copy stays."""
     try:
         folder.rename(place)
     except OSError:

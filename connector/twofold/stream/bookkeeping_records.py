@@ -1,6 +1,4 @@
-"""Makes the bookkeeping's records: progress, frontiers, outcomes in commit records, and the
-in-doubt ledger's entries.
-"""
+"""Makes the bookkeeping's records: progress, frontiers, outcomes, the ledger's entries."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ class FrontierOrigin:
 
 
 def ledger_entry(prepared: SourceTransaction, state: LedgerState, sequence: int | None = None) -> Prepared:
-    """Return a prepared transaction's ledger entry; `sequence` is its commit record's number, if it
-    has one.
-    """
+    """Return a prepared transaction's ledger entry; `sequence`: of its commit record."""
     return Prepared(
         xid=prepared.identity.xid,
         gid=prepared.identity.gid,

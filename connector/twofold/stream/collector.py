@@ -256,9 +256,7 @@ class Collector:
     def _of_prepared(
         self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, wal_start: int, ts_ms: int
     ) -> Iterator[CollectedEvent]:
-        """Handle a PREPARE or an outcome: among the gathered outcomes if possible, else by an event
-        of its own.
-        """
+        """Handle a PREPARE or an outcome: gathered if possible, else by an event of its own."""
         gathered = self._gathered
         if not isinstance(message, m.Prepare):
             if self._open:

@@ -58,14 +58,10 @@ class OpeningDelay:
 
 
 class GatheredOutcomes:
-    """The outcomes since the last event, and the unannounced transactions; used by the thread that
-    reads.
-    """
+    """The outcomes since the last event, and what is unannounced; of the thread that reads."""
 
     def __init__(self, *, open_within_s: float, pool: int) -> None:
-        """`open_within_s`: how long a transaction may wait for its outcome, while at most `pool`
-        wait.
-        """
+        """`open_within_s`: how long a transaction may wait while at most `pool` do."""
         self._delay = OpeningDelay(open_within_s, pool)
         self._kept: OrderedDict[PreparedIdentity, SourceTransaction] = OrderedDict()
         self._kept_bytes = 0
@@ -168,16 +164,12 @@ class GatheredOutcomes:
         return self._delay.wait_s(in_doubt) * 1000
 
     def wait_s(self, now_ms: float, drained_with: int) -> float:
-        """Return how long the oldest unannounced transaction may still wait while the socket is
-        empty.
-        """
+        """Return how long the oldest one may still wait unannounced while the socket is empty."""
         first = next(iter(self._kept.values()), None)
         return math.inf if first is None else max(0.0, first.read_ms + self._wait_ms(drained_with) - now_ms) / 1000
 
     def unannounced(self, *, lower: bool) -> list[CollectedEvent]:
-        """Return the event with the oldest unannounced prepare, if that has changed in this
-        direction.
-        """
+        """Return the oldest unannounced prepare's event if that has changed in this direction."""
         first = next(iter(self._kept.values()), None)
         oldest = NO_PREPARE if first is None else first.prepare_lsn
         if (oldest < self._reported_oldest) if lower else (oldest > self._reported_oldest):

@@ -6,7 +6,7 @@ of a row, and writes the refusals with the command filled in.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from twofold.errors import MalformedMessage, Refused, TwofoldError
 from twofold.kafka.record_sizes import RecordTooLarge
@@ -20,12 +20,6 @@ from twofold_avro.transcode import RowPlan, TransactionHeader
 from twofold_avro.wire import HEADER_BYTES
 from twofold_common.positions import Lsn, format_lsn
 from twofold_common.table_names import table_argument
-
-
-class RowPlaces(Protocol):
-    """Reads where a row of a record lies."""
-
-    def read_place(self, value: bytes) -> tuple[int, str, bool]: ...
 
 
 def read_keys(plan: RowPlan, payload: bytes, oid_at: int) -> tuple[bytes, ...]:
@@ -67,17 +61,20 @@ def offer_raw(refusal: Refused, table: TableVersion, lsn: int, payload: bytes, o
     return offer(refusal, table, lsn, name)
 
 
-def offer_record(refusal: RecordTooLarge, pin: Pin | None, places: RowPlaces) -> Refused:
+def offer_record(
+    refusal: RecordTooLarge, pin: Pin | None, read_place: Callable[[bytes], tuple[int, str, bool]]
+) -> Refused:
     """Return the refusal of a record with the command that skips it, if the record is a row of the
     stream.
 
-    A row of a load would be read again.
+    A row of a load would be read again. `read_place` returns a record's position, its op, and
+    whether an unchanged value was left out.
     """
     record = refusal.record
     if pin is None or record is None:
         return refusal
     try:
-        lsn, op, _ = places.read_place(record["value"])
+        lsn, op, _ = read_place(record["value"])
     except (TwofoldError, ValueError):  # the registry does not answer now: the refusal itself counts
         return refusal
     if op in "rt":

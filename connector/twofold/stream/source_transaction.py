@@ -125,9 +125,7 @@ class SourceTransaction:
         )
 
     def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
-        """Encode this row and the following rows of the same table; return the index of the next
-        message.
-        """
+        """Encode this row and the table's rows behind it; return the index of the next message."""
         item = received[at]
         assert not isinstance(item, Keepalive), "a row"
         if item[0] > self.all_tables.skips.last:

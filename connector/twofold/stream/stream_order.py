@@ -94,6 +94,5 @@ def missing_end(begun: m.Begin | m.BeginPrepare, found: str) -> MalformedMessage
     """Make the error for a transaction whose end was not sent."""
     at = begun.commit_lsn if isinstance(begun, m.Begin) else begun.prepare_lsn
     return MalformedMessage(
-        f"PostgreSQL has not sent the end of the transaction at {format_lsn(at)}, and {found} came: {_REMEDY}",
-        offset=0,
+        f"PostgreSQL has not sent the end of the transaction at {format_lsn(at)}, and {found} came: {_REMEDY}", offset=0
     )

@@ -136,9 +136,7 @@ class StreamedTransaction(SourceTransaction):
         self._took(len(message.content))
 
     def take_back(self, subxid: int) -> None:
-        """Remove a rolled back subtransaction's rows. Subtransactions within it have messages of
-        their own.
-        """
+        """Remove a rolled back subtransaction's rows; those within it have their own messages."""
         if self._has_messages:
             raise StreamUnclear(
                 "a streamed transaction has logical messages and a savepoint that was rolled back: PostgreSQL does not say which messages belong to it; it is read again without"
@@ -154,9 +152,7 @@ class StreamedTransaction(SourceTransaction):
             self.spill()
 
     def end(self, info: TransactionInfo, prepare: m.StreamPrepare | None = None) -> None:
-        """Note the values that all rows share: no row follows. Rows that were rolled back do not
-        count.
-        """
+        """Note the values that all rows share; rows that were rolled back do not count."""
         self.info, self.prepare = info, prepare
         self.rows = sum(made.changes for made in self._made.values())
         self.records = sum(made.records for made in self._made.values())
@@ -205,9 +201,7 @@ class StreamedTransaction(SourceTransaction):
             self.spill()
 
     def _packed(self) -> Iterator[tuple[object, ...]]:
-        """Yield the rows of each subtransaction, in the order in which they came, with their
-        records.
-        """
+        """Yield the rows of each subtransaction in the order of coming, with their records."""
         at = 0
         for subxid, number, count, *place in self._runs:
             behind = at + count
@@ -298,9 +292,7 @@ class Streams:
         return streamed
 
     def committed(self, xid: int) -> StreamedTransaction:
-        """Remove a committed transaction, and adopt its relations: the server does not send the
-        relations again.
-        """
+        """Remove a committed transaction and adopt its relations, which are not sent again."""
         streamed = self.ended(xid)
         self._tables.adopt(streamed.relations)
         self._tables.ddl.note(streamed.ddl)

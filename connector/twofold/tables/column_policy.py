@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Protocol
 
 from twofold.config import ColumnRule
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import CatalogTable, HiddenColumns, MessageColumn, hidden_now, locate
+from twofold.source.catalog import Catalog
 from twofold.source.messages import Relation
 from twofold.tables.data_policy import DataPolicy
 from twofold.tables.pins import former_pins
@@ -24,22 +24,10 @@ _log = logging.getLogger(__name__)
 _WILD = frozenset("*?[")
 
 
-class ColumnCatalog(Protocol):
-    """PostgreSQL's catalog, as the policy asks it."""
-
-    def columns_now(self, oid: int) -> CatalogTable | None:
-        """Return the numbers of the table's columns; None if there is no such table."""
-        ...
-
-    def published(self, publication: str, schema: str, table: str) -> Relation | None:
-        """Return the published table of this name; None without one."""
-        ...
-
-
 class ColumnPolicy:
     """The data policy of one run's tables."""
 
-    def __init__(self, policy: DataPolicy, catalog: ColumnCatalog, publication: str) -> None:
+    def __init__(self, policy: DataPolicy, catalog: Catalog, publication: str) -> None:
         self._policy = policy
         self._catalog = catalog
         self._publication = publication

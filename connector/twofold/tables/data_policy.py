@@ -95,9 +95,7 @@ class DataPolicy:
         return next((rule for rule in self._rules if rule.matches(name)), None)
 
     def _find(self, column: str, tables: Iterable[str], *, anywhere: bool = False) -> tuple[ColumnRule, str] | None:
-        """Return the first rule that matches the column in one of these tables, and the matched
-        name.
-        """
+        """Return the first rule that matches the column in these tables, and the matched name."""
         for name in (f"{table}.{column}" for table in tables):
             if rule := self._first(name):
                 return rule, name

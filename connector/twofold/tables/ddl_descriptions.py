@@ -13,12 +13,12 @@ from twofold.descriptions.ddl_message import DdlMessage, parse_ddl_message
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import MessageColumn, numbers_of
 from twofold.source.messages import Relation
+from twofold.source.published_tables import REPLICA_IDENTITIES
 from twofold_common.positions import PreparedIdentity
 
 DdlMessages = Mapping[int, DdlMessage]
 """The last DDL message of each table, by its oid."""
 NO_DDL: DdlMessages = {}
-_IDENTITIES = {"d": "default", "i": "index", "f": "full", "n": "nothing"}
 
 
 class DdlDescriptions:
@@ -59,7 +59,7 @@ class DdlDescriptions:
         None if the relation shows that a later command wrote no message.
         """
         described = own[relation.oid].described if relation.oid in own else self._known.get(relation.oid)
-        if described is None or _IDENTITIES.get(described.replica_identity) != relation.replica_identity:
+        if described is None or REPLICA_IDENTITIES.get(described.replica_identity) != relation.replica_identity:
             return None
         columns = [MessageColumn(column.name, column.type_oid) for column in relation.columns]
         return described if numbers_of(described.catalog_columns, columns) is not None else None

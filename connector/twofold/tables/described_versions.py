@@ -63,9 +63,7 @@ class DescribedVersions:
         return self._committed.get(topic)
 
     def adopt(self, described: dict[int, DescribedVersion]) -> None:
-        """Make the descriptions of a committed transaction in progress hold for all, unless later
-        ones exist.
-        """
+        """Make a streamed transaction's descriptions hold for all, unless later ones exist."""
         for oid, version in described.items():
             if version.number > self._numbers.get(oid, 0):
                 self.set_version(oid, version)

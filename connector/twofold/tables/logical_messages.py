@@ -14,9 +14,7 @@ from twofold_avro.transcode import TransactionHeader
 
 
 class LogicalMessages:
-    """The messages topic of one run. The topic's schema is registered when the first
-    message comes.
-    """
+    """The messages topic of one run; its schema is registered with the first message."""
 
     def __init__(
         self, prefix: str, database: str, registrar: Registrar, events: EventTopics, *, published: bool = True
@@ -31,9 +29,7 @@ class LogicalMessages:
         self._topic = TopicNames(prefix).messages
 
     def prepare(self, message: m.LogicalMessage) -> str:
-        """Return the message's topic, once it can be written. The thread that reads calls this
-        first.
-        """
+        """Return the message's topic once it can be written; the thread that reads asks first."""
         if (event := self._events.message_event(message)) is not None:
             return event.topic
         self._register()

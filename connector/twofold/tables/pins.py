@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import HiddenColumns
 from twofold.descriptions.staleness import AWAY, WAS_AWAY, Lacking, NeedsReload, find_lacking, graver
+from twofold.kafka.topic_rules import KnownTopic
 from twofold.lives.exchanged import NO_COMMAND
 from twofold.lives.load_life import RowsPassedOver, TableRecreated, TableUnpublished, TopicPinned, TopicUnpinned
 from twofold.source.messages import Relation
@@ -66,15 +67,10 @@ class Pins:
             for topic, pin in pins.items()
             if pin.reload_due and pin.relation
         ]
-        self._ever = dict(pins)
+        self.ever = dict(pins)
         """The last pin of each topic, also of one that is forgotten or restarts."""
         self._hidden: dict[str, tuple[int, str | None]] = {}
         """The hidden columns of each topic's table, with the table's oid."""
-
-    @property
-    def ever(self) -> Mapping[str, Pin]:
-        """The last pin of each topic, also of one that is forgotten or restarts."""
-        return self._ever
 
     @property
     def all(self) -> Mapping[str, Pin]:
@@ -92,7 +88,7 @@ class Pins:
 
     def former(self, topic: str, oid: int) -> list[tuple[str, Pin]]:
         """Return the table's pins under other names, before the table has its own pin."""
-        return former_pins(self._ever, topic, oid)
+        return former_pins(self.ever, topic, oid)
 
     def topic_of(self, relation: Relation) -> str:
         return topic_of(self._prefix, relation.schema, relation.table)
@@ -111,14 +107,15 @@ class Pins:
         return pins
 
     def _write(self, topic: str, pin: Pin) -> None:
-        self._pins[topic] = self._unwritten[topic] = self._ever[topic] = pin
+        self._pins[topic] = self._unwritten[topic] = self.ever[topic] = pin
 
     # --- the topics of a session's beginning
 
     def restart(self, topics: Iterable[str], in_use: set[str]) -> None:
         """Restart these topics: their pins no longer count, and their loads begin with a truncate.
 
-        A table that is not `in_use` is not loaded, and its rows that do not fit are passed over. If
+        A table that is not `in_use` is not loaded, and its rows that do not fit are passed over.
+        Its schema's id is forgotten: who asks for the restart may have a registry that lost it. If
         rows of a table were passed over, its topic restarts by itself when the table is published
         again.
         """
@@ -129,6 +126,7 @@ class Pins:
                 self._lives.apply(topic, TopicUnpinned())
             elif topic in self._pins:
                 self.unpublish(topic)
+                self._write(topic, replace(self._pins[topic], value_schema_id=None))
 
     def forget(self, topic: str) -> None:
         """Forget a topic that does not exist any more."""
@@ -150,7 +148,13 @@ class Pins:
 
     # --- a version of a table is committed
 
-    def pin_version(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None, ids: Ids) -> None:
+    def note_topics(self, found: Mapping[str, KnownTopic]) -> None:
+        """Pin the ids of topics whose pins have none yet."""
+        for topic, known in found.items():
+            if (pin := self._pins[topic]).topic_id is None and known.id is not None:
+                self._write(topic, replace(pin, topic_id=known.id))
+
+    def pin_version(self, shape: TableShape, topic: str, made: KnownTopic, key_schema: str | None, ids: Ids) -> None:
         """Pin a version of the table whose schemas are registered and whose topic exists."""
         key_id, value_id = ids
         pin = self._pins.get(topic)
@@ -161,18 +165,17 @@ class Pins:
         # it.
         relation = pin.relation if pin and pin.relation is not None and starts_over else shape.oid
         new = pin or replace(
-            self._new_pin(shape, topic, partitions, key_schema),
+            self._new_pin(shape, topic, made.partitions, key_schema),
+            topic_id=made.id,
             stored=self._ddl_description_of(shape.oid),
-            command=self._ever[topic].command if topic in self._ever else NO_COMMAND,
+            command=self.ever[topic].command if topic in self.ever else NO_COMMAND,
         )
         new = self._with_hidden(topic, replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
         if new != pin:
             self._write(topic, new)
 
     def note_hidden(self, topic: str, oid: int, hidden: HiddenColumns) -> None:
-        """Pin the columns of this table that the data policy hides, once the topic is
-        that table's.
-        """
+        """Pin the table's columns that the data policy hides, once the topic is the table's."""
         self._hidden[topic] = oid, hidden.to_text()
         pin = self._pins.get(topic)
         if pin and (new := self._with_hidden(topic, pin)) != pin:
@@ -311,9 +314,7 @@ class Pins:
             self._write(topic, new)
 
     def take_stale(self) -> list[StaleTopic]:
-        """Return the topics that were found stale since the last call, and those of an
-        earlier run.
-        """
+        """Return the topics found stale since the last call, and those of an earlier run."""
         found, self._stale = self._stale, []
         return [each for each in found if each.topic in self._pins and not self._lives.is_emptying(each.topic)]
 

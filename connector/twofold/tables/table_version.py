@@ -170,8 +170,6 @@ class RowPlans:
         )
 
     def make_void(self, shape: TableShape, value_id: int) -> RowPlan:
-        """Return a plan without a key for rows that are passed over, because they may lack its
-        values.
-        """
+        """Return a plan without a key, whose values rows that are passed over may lack."""
         columns = tuple(replace(column, in_key=False) for column in shape.columns)
         return self.make(replace(shape, columns=columns), 1, PROVISIONAL_KEY_ID, value_id)

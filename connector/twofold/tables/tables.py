@@ -17,12 +17,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from twofold.config import OutboxRule
+from twofold.config import Config
 from twofold.descriptions.description import Description
 from twofold.errors import Refused, RunEnded
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, VOID
-from twofold.kafka.topic_rules import RequiredTopic
+from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
 from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.loads.chunk import TableEncoding
 from twofold.outbox.event_topics import EventTopics
@@ -30,6 +30,7 @@ from twofold.source import messages as m
 from twofold.source.catalog import Catalog
 from twofold.source.table_descriptions import DescribedTables
 from twofold.tables.column_policy import ColumnPolicy
+from twofold.tables.data_policy import DataPolicy
 from twofold.tables.ddl_descriptions import NO_DDL, DdlDescriptions, DdlMessages
 from twofold.tables.described_versions import DescribedVersions
 from twofold.tables.logical_messages import LogicalMessages
@@ -52,45 +53,41 @@ class Tables:
 
     def __init__(
         self,
-        *,
-        prefix: str,
+        config: Config,
         database: str,
-        publication: str,
-        partitions: int,
-        tombstones: bool,
-        placeholders: bool,
-        hash_key: bytes = b"",
+        pins: dict[str, Pin],
+        *,
         catalog: Catalog,
         registrar: Registrar,
-        pins: dict[str, Pin],
-        load_first: bool,
-        outbox: Iterable[OutboxRule] = (),
-        policy: ColumnPolicy | None = None,
-        messages: bool = True,
+        policy: DataPolicy,
         has_ddl_messages: bool = False,
     ) -> None:
-        """`load_first`: load the existing rows of new tables.
-
-        `messages`: publish logical messages. `has_ddl_messages`: event triggers put each change of
-        a table into the stream, so the pins have the table's description where the run begins.
+        """`has_ddl_messages`: event triggers put each change of a table into the stream, so the
+        pins have the table's description where the run begins.
         """
-        self._policy = policy
-        self._prefix = prefix
-        self._publication = publication
-        self._partitions = partitions
-        self._loads = load_first
+        self._config = config
         self._catalog = catalog
         self._registrar = registrar
-        self._plans = RowPlans(prefix, database, tombstones=tombstones, placeholders=placeholders, hash_key=hash_key)
+        self.policy = ColumnPolicy(policy, catalog, config.publication)
+        self._plans = RowPlans(
+            config.prefix,
+            database,
+            tombstones=config.kafka.tombstones,
+            placeholders=config.kafka.placeholders,
+            hash_key=config.policy.hash_key,
+        )
         self._versions = DescribedVersions()
         self._root_flaws = RootFlaws(catalog, self._make_void)
         self.lives = TableLives(pins)
         self.skips = NO_COMMANDS
         """People's commands to skip rows, which recovery has read."""
-        self.pins = Pins(prefix, pins, self.lives, load_first=load_first, has_ddl_messages=has_ddl_messages)
-        self.events = EventTopics(outbox, prefix, partitions=partitions, registrar=registrar)
-        self.messages = LogicalMessages(prefix, database, registrar, self.events, published=messages)
-        self.ddl = DdlDescriptions(publication, self.pins.described() if has_ddl_messages else ())
+        loads, described = config.source.backfill, has_ddl_messages
+        self.pins = Pins(config.prefix, pins, self.lives, load_first=loads, has_ddl_messages=described)
+        self.events = EventTopics(config.outbox, config.prefix, partitions=config.kafka.partitions, registrar=registrar)
+        self.messages = LogicalMessages(
+            config.prefix, database, registrar, self.events, published=config.source.messages
+        )
+        self.ddl = DdlDescriptions(config.publication, self.pins.described() if has_ddl_messages else ())
         self.owner = ThreadOwner("the tables' versions and pins")
 
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
@@ -136,7 +133,7 @@ class Tables:
             shapes = [(table.shape, table.topic) for table in tables]
             made, ids = self._registrar.announce(map(_wanted, tables), shapes)
         for table, value_id in zip(tables, ids, strict=True):
-            self._commit(table, value_id=value_id, partitions=made[table.topic])
+            self._commit(table, value_id=value_id, made=made[table.topic])
 
     def relation(self, relation: m.Relation, *, committed: bool = True, ddl: DdlMessages = NO_DDL) -> None:
         """Note a table's new description from the stream. It counts with the first row.
@@ -196,27 +193,21 @@ class Tables:
     ) -> TableShape:
         """Return the table's shape under the data policy, and pin the hidden columns."""
         shape = self._catalog.shape(relation, described)
-        if self._policy is None:
-            return shape
         topic = self.pins.topic_of(relation)
-        shape, hidden = self._policy.hide(shape, relation, topic, self.pins.ever, described, committed=committed)
+        shape, hidden = self.policy.hide(shape, relation, topic, self.pins.ever, described, committed=committed)
         if hidden is not None:
             self.pins.note_hidden(topic, shape.oid, hidden)
         return shape
 
     def adopt(self, described: dict[int, DescribedVersion]) -> None:
-        """Make the descriptions of a committed transaction in progress hold for all, unless later
-        ones exist.
-        """
+        """Make a streamed transaction's descriptions hold for all, unless later ones exist."""
         self._versions.adopt(described)
 
     def type(self, message: m.Type) -> None:
         self._catalog.note_type(message)
 
     def of_relation(self, oid: int, *, provisional: bool) -> TableVersion:
-        """Return a row's table. Outside a prepared transaction the table's shape is committed now,
-        if it was not yet.
-        """
+        """Return a row's table; outside a prepared transaction its shape is committed now."""
         table = self._versions.current(oid)
         if table is None:
             raise RunEnded(f"PostgreSQL sent a row of relation {oid} without having described it")
@@ -234,7 +225,7 @@ class Tables:
         assert self.owner.check()
         if table.committed or table.passed_over is not None:
             return
-        topic = topic_of(self._prefix, table.shape.schema, table.shape.table)
+        topic = topic_of(self._config.prefix, table.shape.schema, table.shape.table)
         try:
             if not table.void:
                 self._commit(table)
@@ -250,7 +241,7 @@ class Tables:
         decides.
         """
         shape, pin = table.shape, self.pins.find(topic)
-        relation = self._catalog.published(self._publication, shape.schema, shape.table)
+        relation = self._catalog.published(self._config.publication, shape.schema, shape.table)
         key = self._registrar.key
         decision = decide(
             VersionKey(shape.oid, key(shape)),
@@ -303,7 +294,7 @@ class Tables:
 
     def _new(self, shape: TableShape, topic: str) -> TableVersion:
         pin = self.pins.find(topic)
-        partitions = pin.partitions if pin else 1 if shape.keyless else self._partitions
+        partitions = pin.partitions if pin else 1 if shape.keyless else self._config.kafka.partitions
         # The key's id is part of the bytes that choose a row's partition. With another id for each
         # version, a key's rows before and after an ALTER in one transaction would lie in two lists.
         key_id = (pin.key_schema_id if pin else None) or PROVISIONAL_KEY_ID
@@ -327,13 +318,13 @@ class Tables:
         return TableVersion(shape, topic, partitions, plan, provisional_id, self.lives.is_in_backfill)
 
     def _commit(
-        self, table: TableVersion, *, value_id: int | None = None, partitions: int | None = None
+        self, table: TableVersion, *, value_id: int | None = None, made: KnownTopic | None = None
     ) -> tuple[int, int]:
         """Register the schemas, make or check the topic, pin both: before a row is written with the
         shape.
 
-        `value_id`: the envelope's id if it is known; `partitions`: the topic's, if it was just made
-        or checked.
+        `value_id`: the envelope's id if it is known; `made`: the topic, if it was just made or
+        checked.
         """
         shape, topic, registrar = table.shape, table.topic, self._registrar
         pin = self.pins.find(topic)
@@ -341,9 +332,9 @@ class Tables:
         if pin is not None and (pin.key_schema != key_text or pin.is_passed_over):
             raise KeyChanged(shape)
         if pin is not None:
-            partitions = pin.partitions
-        elif partitions is None:
-            partitions = registrar.ensure([_wanted(table)])[topic]
+            made = KnownTopic(pin.partitions, pin.topic_id)
+        elif made is None:
+            made = registrar.ensure([_wanted(table)])[topic]
         if pin is None and key_text is None and self.lives.is_emptying(topic):
             registrar.withdraw_key(shape, topic)
         key_id = registrar.register_key(key_text, topic)
@@ -351,11 +342,11 @@ class Tables:
             raise key_id_changed(shape, pin.key_schema_id, key_id)
         if value_id is None:
             value_id = registrar.register_envelope(shape, topic)
-        table.partitions = partitions
+        table.partitions = made.partitions
         ids = table.ids = key_id or 0, value_id
-        table.plan = self._plans.make(shape, partitions, *ids)
+        table.plan = self._plans.make(shape, made.partitions, *ids)
         self._versions.commit(topic, table)
-        self.pins.pin_version(shape, topic, partitions, key_text, (key_id, value_id))
+        self.pins.pin_version(shape, topic, made, key_text, (key_id, value_id))
         return ids
 
     def copying(self, relation: m.Relation) -> TableEncoding:
@@ -380,7 +371,7 @@ class Tables:
         """Whether a table's rows may and can be loaded. A load goes in the order of the key, which
         a hashed key does not show.
         """
-        return self._loads and not any(column.policy for column in self._shape(relation).key)
+        return self._config.source.backfill and not any(column.policy for column in self._shape(relation).key)
 
     def is_current(self, copying: TableEncoding) -> bool:
         """Whether no later description of the table exists."""
@@ -414,9 +405,6 @@ def _wanted(table: TableVersion) -> RequiredTopic:
     return RequiredTopic(table.topic, "table", table.partitions, table=name)
 
 
-_log = logging.getLogger(__name__)
-
-
 def check_pinned_topics(pins: Pins, registrar: Registrar, in_use: set[str]) -> None:
     """Require every pinned topic to exist unchanged.
 
@@ -425,7 +413,7 @@ def check_pinned_topics(pins: Pins, registrar: Registrar, in_use: set[str]) -> N
     """
     for topic in registrar.missing(pins.all.keys() - in_use):
         pins.forget(topic)
-    registrar.ensure(_required(topic, pin) for topic, pin in pins.all.items() if topic in in_use)
+    pins.note_topics(registrar.ensure(_required(topic, pin) for topic, pin in pins.all.items() if topic in in_use))
     unused = [_required(topic, pin) for topic, pin in pins.all.items() if topic not in in_use]
     for topic, refusal in registrar.mismatched(unused):
         _log.warning("of a table that is no longer published: %s", refusal.what)
@@ -434,4 +422,5 @@ def check_pinned_topics(pins: Pins, registrar: Registrar, in_use: set[str]) -> N
 
 def _required(topic: str, pin: Pin) -> RequiredTopic:
     """Return the topic that the pin requires."""
-    return RequiredTopic(topic, "table", pin.partitions, pinned=True, table=table_argument(pin.schema, pin.table))
+    name = table_argument(pin.schema, pin.table)
+    return RequiredTopic(topic, "table", pin.partitions, pinned=True, id=pin.topic_id, table=name)

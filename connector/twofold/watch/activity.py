@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from twofold.bridge import Event, State, actions, events
 from twofold.errors import Refused, TwofoldError
 from twofold.gids import describe
-from twofold.run.observer import BackfillProgress
+from twofold.run.observer import BackfillProgress, Observer
 from twofold.watch.activity_view import LATENCY_BOUNDS_S, ActivityView, Kind, Outage, Phase, Positions, Totals
 from twofold.watch.in_doubt_log import InDoubtLog, InDoubtSpan
 from twofold.watch.journal import Journal
@@ -27,8 +27,8 @@ from twofold_avro.records import Commit, Pin
 from twofold_common.printable import counted
 
 
-class Activity:
-    """One a process. `clock` gives the time of day."""
+class Activity(Observer):
+    """The activity of this process. `clock` gives the time of day."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -130,7 +130,7 @@ class Activity:
             self._enter("stopped", "")
 
     def view(self, *, reset_peak: bool = False) -> ActivityView:
-        """Return all of it. `reset_peak`: the worst latency counts from here on."""
+        """Return the activity as it is. `reset_peak`: the worst latency counts from now on."""
         with self._lock:
             totals = self._totals
             view = ActivityView(
@@ -160,8 +160,8 @@ class Activity:
             return view
 
     def tables(self) -> list[TableCount]:
-        """Return what was published of each table. Apart from `view`, because there may be tens of
-        thousands.
+        """Return what was published of each table. `view` leaves the tables out, because a database
+        may have tens of thousands.
         """
         with self._lock:
             return self._tables.copy()
@@ -184,9 +184,7 @@ class Activity:
         self._phase, self._detail, self._since = phase, detail, self._clock()
 
     def _silent_since(self, now: float) -> float:
-        """When the trouble began that has ended a run: with the commit that was not answered, if
-        there is one.
-        """
+        """Return when the trouble that ended a run began: with the oldest unanswered commit."""
         since = self._commits.unanswered_since
         return now if since is None else since
 
@@ -221,7 +219,7 @@ class _UnansweredCommit:
 
 
 class UnansweredCommits:
-    """The Kafka transactions of one run that are given out and not yet answered, in this order."""
+    """The Kafka transactions of one run that Kafka has not answered yet, oldest first."""
 
     def __init__(self) -> None:
         self._commits: deque[_UnansweredCommit] = deque()
@@ -229,7 +227,7 @@ class UnansweredCommits:
         self.latency_max_s = 0.0
 
     def clear(self) -> None:
-        """Forget those of an ended run."""
+        """Forget the commits of an ended run."""
         self._commits.clear()
         self._oldest_us = 0
 
@@ -239,11 +237,11 @@ class UnansweredCommits:
 
     @property
     def unanswered_since(self) -> float | None:
-        """When the oldest was given out."""
+        """The time when the oldest unanswered commit was given to Kafka."""
         return self._commits[0].given_at if self._commits else None
 
     def gather(self, at_us: int) -> None:
-        """Note rows for the batch that were committed at the source then."""
+        """Note that rows of this commit time joined the batch."""
         self._oldest_us = self._oldest_us or at_us
 
     def give_batch(self, transactions: int, rows: int, now: float) -> None:

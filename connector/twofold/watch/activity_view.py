@@ -55,9 +55,7 @@ class Positions:
 
     @property
     def handled(self) -> Lsn:
-        """Everything up to here that must go to Kafka is there: with nothing waiting, all that was
-        read.
-        """
+        """Kafka has everything up to here: with nothing waiting, all that was read."""
         return self.applied if self.waiting else max(self.applied, self.read)
 
 
@@ -70,7 +68,7 @@ class ActivityView:
     detail: str
     started_at: float
     last_turn_s: float | None
-    """Seconds since the loop came round; None if it does not run."""
+    """Seconds since the run's last turn; None if no run is in progress."""
     positions: Positions
     totals: Totals
     in_doubt: InDoubtView
@@ -78,7 +76,7 @@ class ActivityView:
     stale_tables: int
     journal: tuple[JournalLine, ...]
     latency_max_s: float
-    """The worst since `view` was called with `reset_peak`."""
+    """The worst latency since `view` was called with `reset_peak`."""
     outage: Outage | None
     unanswered_since: float | None
-    """When the oldest commit was given to Kafka that it has not answered."""
+    """The time when the oldest unanswered commit was given to Kafka."""

@@ -1,6 +1,4 @@
-"""Why a connector is behind or does nothing: the server that is away, the slot that is held, or its
-own end. Pure.
-"""
+"""Why a connector is behind or does nothing. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ Party = Literal["kafka", "registry", "postgresql", "slot", "connector"]
 SILENT_S = 3.0
 """A call that is not answered for this long is told."""
 BEHIND_S = 10.0
-"""Less is how a connector breathes: it commits what a turn has gathered."""
+"""A smaller lag is normal: a connector commits what a turn has gathered."""
 _PARTIES: tuple[tuple[str, Party], ...] = (("Kafka", "kafka"), ("registry", "registry"), ("PostgreSQL", "postgresql"))
 _AWAY: dict[Party, str] = {
     "kafka": "Kafka does not answer",
@@ -40,7 +38,7 @@ def find_cause(
     source_error: str = "",
     source_away_since: float | None = None,
 ) -> Cause | None:
-    """None: nothing stands in its way."""
+    """Return why the connector is behind or does nothing; None if nothing is in its way."""
     match view.phase:
         case "refused" | "failed" | "stopped":
             return Cause("connector", "not running", view.since)

@@ -28,16 +28,16 @@ class Sample:
 
 
 class History:
-    """One thread adds; any may read."""
+    """Samples of the last hour and minutes of the last day. One thread adds; any may read."""
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=int(HOUR_S / INTERVAL_S))
         self.minutes: deque[Sample] = deque(maxlen=int(DAY_S / MINUTE_S))
-        """Each ends with the sample that came first in the next minute."""
+        """Each minute ends at the first sample of the next minute."""
         self._minute: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """The newest one."""
+        """Add the newest sample."""
         if self._minute and sample.at // MINUTE_S != self._minute[0].at // MINUTE_S:
             self.minutes.append(summarize(self._minute, sample.at))
             self._minute.clear()
@@ -46,7 +46,7 @@ class History:
 
 
 def summarize(samples: list[Sample], at: float) -> Sample:
-    """One sample of several: of rates the mean, of what is too much the most."""
+    """Return one sample for several: the mean of rates, the maximum of latency and lag."""
     return Sample(
         at,
         sum(each.rows_s for each in samples) / len(samples),
@@ -58,7 +58,7 @@ def summarize(samples: list[Sample], at: float) -> Sample:
 
 
 class Moment(NamedTuple):
-    """When a number was seen first. `extra` came with it."""
+    """The time when a number was seen first, and a second number that was seen with it."""
 
     at: float
     number: int
@@ -66,19 +66,19 @@ class Moment(NamedTuple):
 
 
 class Moments:
-    """When a number that grows, such as a position, had come how far. One thread adds; any may
-    read.
+    """The times at which a growing number, such as a position, reached its values. One thread adds;
+    any may read.
 
-    Where there are too many, every second one of the older half goes: the oldest stays, so that an
-    outage of any length is seen in its length.
+    When there are too many moments, every second one of the older half is dropped. The oldest
+    moment stays, so that an outage of any length is shown in its full length.
     """
 
     def __init__(self) -> None:
         self._moments: list[Moment] = []
 
     def add(self, at: float, number: int, extra: int = 0) -> None:
-        """Note it if it has grown. If it has shrunk it is of another server, and what was known
-        counts no more.
+        """Add a moment if the number has grown. A number that has shrunk is of another server: the
+        earlier moments are dropped.
         """
         newest = self._moments[-1].number if self._moments else -1
         if number == newest:
@@ -90,18 +90,18 @@ class Moments:
         self._moments = [*moments, Moment(at, number, extra)]
 
     def first_beyond(self, number: int) -> Moment | None:
-        """The first moment at which there was more than that."""
+        """Return the first moment at which the number was greater."""
         moments = self._moments
         at = bisect_right(moments, number, key=lambda each: each.number)
         return moments[at] if at < len(moments) else None
 
     def last_up_to(self, number: int) -> Moment | None:
-        """The last moment at which there was not more than that."""
+        """Return the last moment at which the number was not greater."""
         moments = self._moments
         at = bisect_right(moments, number, key=lambda each: each.number)
         return moments[at - 1] if at else None
 
     def drop_before(self, number: int) -> None:
-        """Forget what nobody will ask for: all but the last moment up to that number."""
+        """Drop all moments up to this number except the last: nobody asks for earlier moments."""
         moments = self._moments
         self._moments = moments[max(0, bisect_right(moments, number, key=lambda each: each.number) - 1) :]

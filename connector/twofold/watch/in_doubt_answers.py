@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 LISTED_MAX = 200
 BRANCHES_ASKED_S = 5.0
-"""One that was prepared later usually gets its outcome without a person."""
+"""A younger prepared transaction usually gets its outcome without a person."""
 ASKED_AGAIN_S, NEWER_ASKED_S = 15.0, 5.0
 RESTS, RESTS_UNSEEN = 4, 20
 """After a question, this many times its duration passes before the next one; the second while no
@@ -40,12 +40,12 @@ Key = tuple[int, str]
 
 
 class _Listed(NamedTuple):
-    """One of the list, without its other branches."""
+    """A prepared transaction of the list, without its other branches."""
 
     prepared_at: float
     each: InDoubt
     span: InDoubtSpan | None
-    """None: the stream has not brought it yet."""
+    """None: the stream has not brought the transaction yet."""
 
     @property
     def key(self) -> Key:
@@ -53,7 +53,7 @@ class _Listed(NamedTuple):
 
 
 class InDoubtAnswers:
-    """`ask` gives what is in doubt, and the topics that could not be read."""
+    """What is in doubt, for page and metrics; `ask` returns it with the unread topics."""
 
     def __init__(self, ask: Ask, parse_gid: Parse = parse, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -109,7 +109,7 @@ class InDoubtAnswers:
         return InDoubt(xid=xid, gid=gid, owner=owner, age_s=age_s, global_id=parsed.global_id, branch=parsed.branch)
 
     def _ways_out(self, listed: _Listed) -> dict[str, Any]:
-        """Return what the reader says of its other branches, and the statements that end it."""
+        """Return the last answer's other branches of the transaction, and its statements."""
         known = self._known.get(listed.key)
         each = known or listed.each
         is_decided = listed.span is not None and listed.span.state == "committing"
@@ -126,9 +126,9 @@ class InDoubtAnswers:
         }
 
     def _want(self, keys: Collection[Key], *, rests: int = RESTS) -> None:
-        """Ask in a thread of its own, if these have not been asked for in a while.
+        """Ask about these branches in a thread of its own, unless the last question is recent.
 
-        Returns at once.
+        Return at once.
         """
         wanted = frozenset(keys)
         with self._lock:

@@ -29,8 +29,8 @@ _STATES: Mapping[Phase, InDoubtState] = {
 
 
 class InDoubtSpan(NamedTuple):
-    """One prepared transaction. Times are times of day at which this process saw it: after a
-    restart all are read again.
+    """A prepared transaction, with the times of day at which this process saw its states. After a
+    restart the stream brings the transaction again, and the times are new.
     """
 
     identity: PreparedIdentity
@@ -53,9 +53,8 @@ class InDoubtView:
 
 
 class InDoubtLog:
-    """One a process; not for two threads at once.
-
-    `count` counts how many came into which state. `tell_parked` is called for each that is parked.
+    """The bars of this process; not for two threads at once. `tell_parked` is called for each
+    transaction that is parked.
     """
 
     def __init__(self, tell_parked: Callable[[InDoubtSpan, float], None]) -> None:
@@ -64,8 +63,8 @@ class InDoubtLog:
         self._past: deque[InDoubtSpan] = deque(maxlen=ENDED_MAX)
         self._committing: deque[tuple[Lsn, PreparedIdentity]] = deque()
         self._unannounced: deque[tuple[Lsn, int]] = deque()
-        """How many were committed up to there whose prepare no event announced: they were in doubt
-        for less than a read of the socket, and have no bar.
+        """Positions, each with the number of unannounced transactions that are committed up to it.
+        Such a transaction was in doubt for less than a read of the socket, and has no bar.
         """
         self._seen = TransactionsInDoubt()
         self._due: SortedMap[Lsn, PreparedIdentity] = SortedMap()
@@ -88,7 +87,9 @@ class InDoubtLog:
     def follow(
         self, event: Event, decided: Sequence[actions.Action], state: State, count: Counter[str], now: float
     ) -> None:
-        """Note and count what a step of the bridge has changed of prepared transactions."""
+        """Note what a step of the bridge has changed of prepared transactions; `count` counts the
+        transactions that came into each state.
+        """
         why = (
             {each.identity: each.why for each in decided if isinstance(each, actions.AbortPrepared)} if decided else {}
         )
@@ -121,8 +122,8 @@ class InDoubtLog:
         count["committed"] += self._end_up_to(state.applied_lsn, now)
 
     def _moved(self, event: Event, state: State) -> list[Prepared]:
-        """Return the prepared transactions that the step may have moved: the event names them, or
-        they were due.
+        """Return the prepared transactions whose state the step may have changed: the event names
+        the transaction, or the transaction was due.
         """
         touched = dict.fromkeys(self._opened_or_parked(state))
         match event:
@@ -140,14 +141,17 @@ class InDoubtLog:
         return [entry for identity in touched if (entry := state.find(identity))]
 
     def _opened_or_parked(self, state: State) -> Iterator[PreparedIdentity]:
-        """Yield those that were due before the step: the bridge takes the oldest first."""
+        """Yield the transactions that were due before the step and are not any more.
+
+        The bridge takes the oldest first.
+        """
         for prepare_lsn, identity in self._due.items():
             if prepare_lsn in state.due:
                 return
             yield identity
 
     def _note(self, prepared: Prepared, why: str, now: float) -> InDoubtSpan | None:
-        """Note where it stands; None if that was noted before."""
+        """Note the transaction's state, and return its span; None if the state was noted before."""
         known, state = self._live.get(prepared.identity), _STATES[prepared.phase]
         if known is not None and known.state == state:
             return None
@@ -168,8 +172,8 @@ class InDoubtLog:
         return True
 
     def _end_up_to(self, applied_lsn: Lsn, now: float) -> int:
-        """Note as committed what ends up to there, and return how many those are. Outcomes are read
-        in the order of their ends.
+        """Note as committed every transaction whose outcome ends up to this position; return their
+        number. Outcomes are read in the order of their ends.
         """
         committed = 0
         while self._committing and self._committing[0][0] <= applied_lsn:

@@ -25,14 +25,14 @@ class JournalLine:
     """Something that happened once, or several times in a row."""
 
     at: float
-    """When it happened last."""
+    """The time of the last occurrence."""
     kind: Kind
     what: str
     text: str = ""
     cause: str = ""
     """An error's class, or empty."""
     since: float = 0.0
-    """When it happened first."""
+    """The time of the first occurrence."""
     times: int = 1
 
 
@@ -44,12 +44,12 @@ class Journal:
 
     @property
     def lines(self) -> tuple[JournalLine, ...]:
-        """All of them."""
+        """All lines."""
         return tuple(self._lines)
 
     def write(self, at: float, kind: Kind, what: str, text: str = "", cause: str = "") -> None:
-        """Add a line, or count one of the last minute that says the same. Its `text` is the last
-        one's, or all tables'.
+        """Add a line, or count this occurrence in a line of the last minute that says the same. The
+        counted line has the newest text; a line about tables has the texts of all.
         """
         for back, line in enumerate(reversed(self._lines)):
             if back >= _LOOKED_BACK or at - line.at > _AGAIN_WITHIN_S:

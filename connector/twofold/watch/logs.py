@@ -22,7 +22,7 @@ FIELDS = "fields"
 
 
 class JsonLines(logging.Formatter):
-    """One object a line."""
+    """Formats each log record as a JSON object on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

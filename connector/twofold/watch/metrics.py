@@ -5,7 +5,9 @@ A label has a fixed, small set of values: it is never a table, a gid or a positi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -13,13 +15,13 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from twofold import __version__
-from twofold.watch.activity_view import LATENCY_BOUNDS_S, ActivityView
+from twofold.watch.activity_view import LATENCY_BOUNDS_S, ActivityView, Kind, Phase
+from twofold.watch.in_doubt_log import InDoubtState
 from twofold.watch.sampler import Sampler
 from twofold.watch.server import Health
 from twofold_avro.transcode import is_compiled
 
 END_CAUSES = ("UncertainEnd", "EndedElsewhere", "Fenced", "Refused", "RunEnded", "Unreachable")
-PHASES = ("starting", "recovering", "standby", "running", "waiting", "refused", "failed", "stopped")
 
 
 class Metrics:
@@ -47,7 +49,7 @@ class Metrics:
         PlatformCollector(registry=self._registry)
 
     def text(self) -> bytes:
-        """What Prometheus scrapes."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def describe(self) -> list[Metric]:
@@ -63,7 +65,9 @@ class Metrics:
             connector=self._name,
             compiled=str(is_compiled()).lower(),
         )
-        yield self._states(view)
+        states = {phase: view.phase == phase for phase in get_args(Phase)}
+        what = "1 for the state it is in, 0 for the others."
+        yield self._each(GaugeMetricFamily, "twofold_state", what, "state", states)
         yield self._gauge("twofold_ready", "1: the slot is held, recovery is done, and the loop turns.", health.ready)
         yield self._gauge("twofold_healthy", "0: stalled or refused.", health.healthy)
         yield from self._counts(view)
@@ -79,34 +83,30 @@ class Metrics:
         return family
 
     @staticmethod
-    def _states(view: ActivityView) -> Metric:
-        family = GaugeMetricFamily("twofold_state", "1 for the state it is in, 0 for the others.", labels=["state"])
-        for phase in PHASES:
-            family.add_metric([phase], float(view.phase == phase))
+    def _each(
+        kind: type[GaugeMetricFamily | CounterMetricFamily], name: str, what: str, label: str, values: Mapping[str, int]
+    ) -> Metric:
+        """Return a metric with a number for each value of its label."""
+        family = kind(name, what, labels=[label])
+        for value, number in values.items():
+            family.add_metric([value], float(number))
         return family
 
-    @staticmethod
-    def _counts(view: ActivityView) -> Iterator[Metric]:
+    def _counts(self, view: ActivityView) -> Iterator[Metric]:
         totals = view.totals
         yield CounterMetricFamily("twofold_rows", "Rows committed in Kafka.", totals.rows)
         yield CounterMetricFamily(
             "twofold_transactions", "Source transactions committed in Kafka.", totals.transactions
         )
-        commits = CounterMetricFamily("twofold_commits", "Kafka transactions committed.", labels=["kind"])
-        for kind in ("main", "prepared", "progress", "backfill"):
-            commits.add_metric([kind], totals.commits[kind])
-        yield commits
-        outcomes = CounterMetricFamily(
-            "twofold_prepared", "Prepared transactions that came into a state.", labels=["state"]
-        )
-        for state in ("staged", "open", "parked", "committed", "rolled back"):
-            outcomes.add_metric([state.replace(" ", "_")], totals.prepared[state])
-        yield outcomes
+        commits = {kind: totals.commits[kind] for kind in get_args(Kind)}
+        yield self._each(CounterMetricFamily, "twofold_commits", "Kafka transactions committed.", "kind", commits)
+        states = ("staged", "open", "parked", "committed", "rolled back")
+        outcomes = {state.replace(" ", "_"): totals.prepared[state] for state in states}
+        what = "Prepared transactions that came into a state."
+        yield self._each(CounterMetricFamily, "twofold_prepared", what, "state", outcomes)
         yield CounterMetricFamily("twofold_recoveries", "Recoveries that went through.", totals.recoveries)
-        ends = CounterMetricFamily("twofold_run_ends", "Runs that an error ended.", labels=["cause"])
-        for cause in sorted({*END_CAUSES, *totals.ends}):
-            ends.add_metric([cause], totals.ends[cause])
-        yield ends
+        ends = {cause: totals.ends[cause] for cause in sorted({*END_CAUSES, *totals.ends})}
+        yield self._each(CounterMetricFamily, "twofold_run_ends", "Runs that an error ended.", "cause", ends)
         latency = HistogramMetricFamily(
             "twofold_commit_latency_seconds",
             "From a commit in the source to its commit in Kafka, of the oldest one in each Kafka transaction.",
@@ -138,12 +138,10 @@ class Metrics:
         yield self._gauge("twofold_mirror_behind_seconds", "How long the oldest of it has been there.", lag.behind_s)
 
     def _prepared(self, view: ActivityView) -> Iterator[Metric]:
-        live = GaugeMetricFamily(
-            "twofold_in_doubt", "Prepared transactions without an outcome in Kafka.", labels=["state"]
-        )
-        for state in ("staged", "open", "parked", "committing"):
-            live.add_metric([state], sum(span.state == state for span in view.in_doubt.live.values()))
-        yield live
+        in_doubt = Counter(span.state for span in view.in_doubt.live.values())
+        states = {state: in_doubt[state] for state in get_args(InDoubtState)}
+        what = "Prepared transactions without an outcome in Kafka."
+        yield self._each(GaugeMetricFamily, "twofold_in_doubt", what, "state", states)
         yield from self._group()
         yield from self._backfills(view)
 

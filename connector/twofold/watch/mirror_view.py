@@ -34,14 +34,11 @@ class MirrorView:
         self._consumer: Consumer | None = None
 
     def read(self) -> MirrorPlace | None:
-        """None: no mirror has said yet where it is. Raises the error that says why that is not
-        known.
-        """
+        """None: no mirror has said where it is. Raises the reason why that is not known."""
         group = f"{self._config.prefix}.mirror"
         with sorted_errors("asking how far the mirror is"):
             if self._consumer is None:
-                settings = kafka_settings(self._config)
-                self._consumer = settings.secrets.open(Consumer, {**settings.consumer(), "group.id": group})
+                self._consumer = kafka_settings(self._config).open_consumer({"group.id": group})
             place = self._ask()
             if place.error is not None:  # the library throws only what concerns the whole request
                 raise KafkaException(place.error)

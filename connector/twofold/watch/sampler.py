@@ -33,7 +33,7 @@ class MirrorLag:
     """The commits that are in Kafka and not yet in the mirror's cut."""
 
     behind_s: float
-    """How long the oldest of it has been there, in steps of the samples."""
+    """How long the oldest such commit has been in Kafka, in steps of the samples."""
     bytes: int
     transactions: int | None
     """None: more than this process has counted."""
@@ -112,7 +112,7 @@ class Sampler:
         )
 
     def mirror_gone_since(self, now: float) -> float | None:
-        """When the mirror ended, or was heard last. None: it runs, or is one that does not tell."""
+        """Return when the mirror ended, or was heard last; None: it runs, or does not tell."""
         place = self.mirror
         if place is None or place.told_at is None or self.mirror_error:
             return None
@@ -126,7 +126,7 @@ class Sampler:
         self.close_connection()
 
     def sample(self) -> None:
-        """Ask PostgreSQL and the mirror, and note what they say."""
+        """Ask PostgreSQL and the mirror, and note their answers."""
         self._ask_source()
         self._ask_for_mirror()
         now, view = self._clock(), self._activity.view(reset_peak=True)
@@ -178,7 +178,7 @@ class Sampler:
         self.mirror = place
 
     def close_connection(self) -> None:
-        """The next sample opens another."""
+        """Close the connection; the next sample opens another one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -58,9 +58,7 @@ class Health:
 
 
 def judge_health(view: ActivityView, *, turn_bound_s: float) -> Health:
-    """The loop comes round at least twice a second when idle; a call to Kafka may take it
-    `turn_bound_s`.
-    """
+    """An idle loop comes round twice a second; a call to Kafka may take it `turn_bound_s`."""
     late_s = view.last_turn_s
     if late_s is not None and late_s > turn_bound_s:
         most = f"{turn_bound_s:.0f} s is the most it may take"
@@ -110,9 +108,7 @@ class StatusServer:
         return int(self._http.server_address[1])
 
     def note_poll(self, asked_at: float) -> None:
-        """Note that a page has its answer. One that was made before the last state does not count
-        as the last.
-        """
+        """Note that a page has its answer: as the last one, if it was made after the last state."""
         self._polled_at = time.monotonic()
         if asked_at >= self._last_from:
             self._has_last.set()
@@ -226,9 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @cache
 def page() -> bytes:
-    """The page as one file: page.html with the style and the scripts that lie beside it as package
-    data.
-    """
+    """The page as one file: page.html with the style and the scripts that lie beside it."""
     text = _part("page.html")
     for name in ("page.css", "page.js", "page_tables.js", "page_in_doubt.js", "page_plots.js"):
         text = text.replace(f"/* {name} */", _part(name))

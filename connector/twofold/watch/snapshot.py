@@ -1,6 +1,4 @@
-"""The answer of /api/status: one JSON object that the page draws. It has no row values and no
-secrets; positions are texts as PostgreSQL prints them.
-"""
+"""The answer of /api/status, which the page draws; without row values and secrets."""
 
 from __future__ import annotations
 
@@ -86,6 +84,7 @@ def take_snapshot(
 ) -> dict[str, Any]:
     """`after`: samples up to then are known to whoever asks."""
     view = activity.view()
+    count = sum(view.totals.latencies)
     cause = find_cause(
         view,
         now=now,
@@ -114,7 +113,7 @@ def take_snapshot(
             "transactions": view.totals.transactions,
             "commits": sum(view.totals.commits.values()),
             "recoveries": view.totals.recoveries,
-            "latency_ms": _mean_ms(view),
+            "latency_ms": round(view.totals.latency_s / count * 1000, 1) if count else None,
         },
         "every_s": INTERVAL_S,
         "samples": [_values(sample) for sample in tuple(sampler.history.samples) if sample.at > after],
@@ -171,11 +170,6 @@ def _mirror(view: ActivityView, sampler: Sampler, now: float) -> dict[str, Any] 
 
 def _values(sample: Sample) -> list[float | int | None]:
     return [sample.at, sample.rows_s, sample.transactions_s, sample.latency_s, sample.behind_bytes, sample.behind_s]
-
-
-def _mean_ms(view: ActivityView) -> float | None:
-    count = sum(view.totals.latencies)
-    return round(view.totals.latency_s / count * 1000, 1) if count else None
 
 
 def _lsn(position: Lsn | None) -> str | None:

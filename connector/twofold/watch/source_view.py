@@ -1,6 +1,4 @@
-"""Ask PostgreSQL for the end of its WAL, for the slots that hold WAL back, and for what is
-prepared.
-"""
+"""Ask PostgreSQL for its WAL's end, the slots that hold WAL, and what is prepared."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from twofold_common.table_names import reload_command
 
 @dataclass(slots=True)
 class TableCount:
-    """One table, since the process began."""
+    """What was published of one table since the process began."""
 
     topic: str
     table: str
@@ -39,7 +39,7 @@ class TableCount:
     changed_at: float | None = None
     errors: int = 0
     error: str = ""
-    """The last one that named the table."""
+    """The last error that named the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class TableCounts:
         self._tables: dict[str, TableCount] = {}
 
     def copy(self) -> list[TableCount]:
-        """All as they are now."""
+        """Return the present counts of all tables."""
         return [replace(each) for each in self._tables.values()]
 
     def know(self, pins: Mapping[str, Pin]) -> None:
-        """Take over what recovery found. Counts of the runs before stay."""
+        """Take over the tables that recovery found. The counts of earlier runs stay."""
         self._tables = {topic: self._pinned(topic, pin) for topic, pin in tuple(pins.items())}
 
     def repin(self, pins: Mapping[str, Pin]) -> Iterator[TableChange]:
-        """Take over what a commit has pinned, and tell what is new."""
+        """Take over the pins of a commit; yield what has changed of the tables."""
         for topic, pin in pins.items():
             before, now = self._tables.get(topic), self._pinned(topic, pin)
             self._tables[topic] = now

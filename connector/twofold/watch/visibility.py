@@ -27,7 +27,7 @@ class BadQuestion(ValueError):
 
 
 class Visibility:
-    """Several threads may use it."""
+    """Answers whether positions are visible. Several threads may use it."""
 
     def __init__(self, positions: Callable[[], Positions], ask_mirror: Callable[[], MirrorPlace | None]) -> None:
         self._positions = positions

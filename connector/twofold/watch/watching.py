@@ -1,6 +1,4 @@
-"""Serve a connector's status for as long as `twofold run` lasts: its activity, the sampler, the
-metrics and the HTTP server.
-"""
+"""Serve a connector's status for as long as `twofold run` lasts."""
 
 from __future__ import annotations
 

@@ -33,9 +33,8 @@ from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.decoding import UnreadableChoice
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_client import ASKED_AGAIN_S, TOPIC_WITHIN_S, Kafka, KafkaAdmin, TopicState
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.table_topics import TopicCatalog, TopicState
 from twofold_spark.streaming import StreamingJob, Trigger, print_progress
 
 T = TypeVar("T")
@@ -82,8 +81,8 @@ class Changelog:
         self._spark = spark
         self._kafka = kafka
         self._tables = TableFinder(registry, prefixes, sharding, catalog)
-        self._topics = TopicCatalog(spark, kafka, self._tables.pattern)
-        self._appender = TableAppender(spark, kafka, registry, format_version=format_version, unreadable=unreadable)
+        self._admin = KafkaAdmin(spark, kafka)
+        self._appender = TableAppender(spark, kafka, registry, format_version, unreadable)
         self._batch_rows = batch_rows
         self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="append")
         self._on_table_error = on_table_error
@@ -95,13 +94,14 @@ class Changelog:
         self._unrecorded: dict[str, float] = {}
         """Tables that have not recorded their position, and since when."""
 
-    def run(self, checkpoint: Path | str, trigger: Trigger) -> None:
+    def run(self, checkpoint: Path | str, trigger: Trigger, requested: threading.Event | None = None) -> None:
         """Run until a signal asks for the end; with `available-now`, until the present end.
 
+        A signal sets `requested`.
         A table may be behind the checkpoint: it was rolled back, or its trouble is over. So the job
         first reads everything that is committed.
         """
-        with catch_end_signals() as end:
+        with catch_end_signals(requested) as end:
             self._catch_up(end)
             if not end.is_set():
                 job = StreamingJob("changelog", lambda _batch, _number: self._catch_up(end))
@@ -115,14 +115,13 @@ class Changelog:
 
     def _catch_up(self, end: threading.Event) -> None:
         """Run turns until all is read that is committed now."""
-        topics = self._topics.describe_topics()
+        topics = self._admin.describe_topics(self._tables.pattern)
         while not end.is_set() and self.run_turn(topics):
             pass
 
     def close(self) -> None:
-        """Release what the changelog holds, after the last turn."""
         self._pool.shutdown()
-        self._topics.close()
+        self._admin.close()
 
     def run_turn(self, described: Mapping[str, TopicState] | None = None) -> bool:
         """Append once to every table that is behind the topics as they are now, or as described.
@@ -130,8 +129,8 @@ class Changelog:
         Return whether there was such a table.
         """
         began = time.monotonic()
-        topics = self._topics.describe_topics() if described is None else described
-        self._stop_deleted(topics)
+        topics = self._admin.describe_topics(self._tables.pattern) if described is None else described
+        topics = self._stop_deleted(topics)
         tables = self._tables.group(topics)
         changed = [t for name, t in tables.items() if name not in self._stopped and self._differs(t)]
         first_offsets = self._list_first_offsets(changed)
@@ -141,14 +140,15 @@ class Changelog:
         until = self._choose_ends(due)
         appends = {t.name: (t, first_offsets[t.name], until[t.name]) for t in due}
         results = self._run_each(self._appender.append, appends)
-        self._reached |= {name: result.ends for name, result in results.items()}
-        self._unrecorded |= {name: time.monotonic() for name, result in results.items() if result.records}
+        self._reached |= {name: ends for name, (ends, _) in results.items()}
+        changes = {name: count for name, (_, count) in results.items() if count}
+        self._unrecorded |= dict.fromkeys(changes, time.monotonic())
         self._record_positions([n for n, since in self._unrecorded.items() if time.monotonic() - since > _QUIET_S])
         if due:
             self._report(
                 TurnReport(
-                    records=sum(result.records for result in results.values()),
-                    tables=sum(1 for result in results.values() if result.records),
+                    records=sum(changes.values()),
+                    tables=len(changes),
                     stopped=len(self._stopped),
                     behind=sum(self._count_behind(tables[name]) for name in self._reached if name in tables),
                     seconds=time.monotonic() - began,
@@ -157,8 +157,9 @@ class Changelog:
         return bool(due)
 
     def _list_first_offsets(self, tables: Sequence[TableTopics]) -> dict[str, dict[MemberPartition, int]]:
-        by_topic = self._topics.list_first_offsets(topic for state in tables for topic in state.topics.values())
-        return {state.name: state.member_offsets(by_topic) for state in tables}
+        topics = (topic for state in tables for topic in state.topics.values())
+        offsets = self._admin.list_first_offsets((topic.name, n) for topic in topics for n in topic.ends)
+        return {t.name: {p: offsets[t.topics[p.member].name, p.partition] for p in t.ends} for t in tables}
 
     def _differs(self, state: TableTopics) -> bool:
         """Whether a topic ends elsewhere than its table.
@@ -181,17 +182,33 @@ class Changelog:
             found[state.name] = {p: first[p] + ceil((end - first[p]) * share) for p, end in state.ends.items()}
         return found
 
-    def _stop_deleted(self, topics: Mapping[str, TopicState]) -> None:
-        for name, topic in self._tables.list_gone(topics).items():
-            if self._reached.pop(name, None) is not None:
-                self._stop(
-                    name,
-                    TableRefused(
-                        f"the topic {topic} does not exist any more",
-                        at_stake="what was in it and had not been appended",
-                        repair="if the topic was deleted on purpose, start again: its table keeps what it has",
-                    ),
-                )
+    def _stop_deleted(self, topics: Mapping[str, TopicState]) -> Mapping[str, TopicState]:
+        """Stop the tables whose topics are gone. Return the topics as they were told last."""
+        gone, topics = self._find_deleted(topics)
+        for name, topic in gone.items():
+            self._stop(
+                name,
+                TableRefused(
+                    f"the topic {topic} does not exist any more",
+                    at_stake="what was in it and had not been appended",
+                    repair="if the topic was deleted on purpose, start again: its table keeps what it has",
+                ),
+            )
+        return topics
+
+    def _find_deleted(self, topics: Mapping[str, TopicState]) -> tuple[dict[str, str], Mapping[str, TopicState]]:
+        """Find the tables that were read and whose topic is gone, with the topic; and all topics.
+
+        A broker that stood still knows a new topic later than the others, so Kafka is asked again
+        for some seconds.
+        """
+        deadline = time.monotonic() + TOPIC_WITHIN_S
+        while True:
+            gone = {name: topic for name, topic in self._tables.list_gone(topics).items() if name in self._reached}
+            if not gone or time.monotonic() >= deadline:
+                return gone, topics
+            time.sleep(ASKED_AGAIN_S)
+            topics = self._admin.describe_topics(self._tables.pattern)
 
     def _run_each(self, work: Callable[..., T], arguments: Mapping[str, tuple[object, ...]]) -> dict[str, T]:
         """Run the work for each table in threads; return results of tables that go on."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -74,7 +74,7 @@ def select_changelog_rows(each: MemberRecords, subject: Subject, *, skip_unreada
     op: Column = f.coalesce(f.col("e.op"), f.raise_error(place).cast("string"))
     decoded = (
         each.records.where(f.col("value").isNotNull())
-        .withColumn("e", decoding.decode_envelope(f.col("value"), subject, _CHANGE))
+        .withColumn("e", decoding.decode_envelope(f.col("value"), _CHANGE, subject))
         .where(f.lit(not skip_unreadable) | f.col("e.op").isNotNull())
     )
     # A connector that is older than this job does not write them.
@@ -104,14 +104,8 @@ def unite_columns(table: ChangelogTable, shards: Sequence[StructType]) -> Struct
         return first
     images = {
         name: column_changes.unite_columns(
-            table.label, [_image_of(columns, name) for columns in shards], refuse=table.refuse_type
+            table.label, (cast("StructType", columns[name].dataType) for columns in shards), refuse=table.refuse_type
         )
         for name in _IMAGES
     }
     return StructType([StructField(c.name, images.get(c.name, c.dataType), metadata=c.metadata) for c in first])
-
-
-def _image_of(columns: StructType, name: str) -> StructType:
-    image = columns[name].dataType
-    assert isinstance(image, StructType), "an image is a row"
-    return image

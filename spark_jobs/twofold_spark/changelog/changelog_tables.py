@@ -16,8 +16,8 @@ from twofold_spark.errors import SetupError, TableRefused
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.sharding import Sharding
+from twofold_spark.sources.kafka_client import TopicState
 from twofold_spark.sources.registry import Registry, Subject
-from twofold_spark.sources.table_topics import Offsets, TopicState
 from twofold_spark.sources.topic_names import parse_topic_name, table_topics_pattern
 
 ONLY = ""
@@ -96,25 +96,16 @@ class TableTopics:
 
     @property
     def name(self) -> str:
-        """The table's name."""
         return self.table.name
 
     @property
     def ends(self) -> MemberOffsets:
-        return self.member_offsets({topic.name: topic.ends for topic in self.topics.values()})
+        return {MemberPartition(m, n): end for m, topic in self.topics.items() for n, end in topic.ends.items()}
 
     @property
     def topic_ids(self) -> dict[str, str]:
         """The topics' ids by member, without those that have none."""
         return {member: topic.id for member, topic in self.topics.items() if topic.id}
-
-    def member_offsets(self, by_topic: Mapping[str, Offsets]) -> dict[MemberPartition, int]:
-        """Return offsets of the table's topics by place."""
-        return {
-            MemberPartition(member, partition): offset
-            for member, topic in self.topics.items()
-            for partition, offset in by_topic.get(topic.name, {}).items()
-        }
 
 
 class TableFinder:
@@ -127,12 +118,9 @@ class TableFinder:
         self._catalog = catalog
         self._found: dict[str, tuple[str, ChangelogTable]] = {}
         """By topic, the member and the table."""
-        self._tables: dict[str, ChangelogTable] = {}
-        """By name."""
 
     @property
     def pattern(self) -> str:
-        """The pattern of all tables' topics."""
         return "|".join(pattern.pattern for pattern in self._patterns.values())
 
     def group(self, topics: Mapping[str, TopicState]) -> dict[str, TableTopics]:
@@ -154,13 +142,11 @@ class TableFinder:
 
     def find(self, name: str) -> ChangelogTable:
         """Return a table of a topic that was seen, by the table's name."""
-        return self._tables[name]
+        return next(table for _, table in self._found.values() if table.name == name)
 
     def _find(self, topic: str) -> tuple[str, ChangelogTable]:
         if topic not in self._found:
-            member, table = self._name_table(topic)
-            self._tables[table.name] = table
-            self._found[topic] = member, table
+            self._found[topic] = self._name_table(topic)
         return self._found[topic]
 
     def _name_table(self, topic: str) -> tuple[str, ChangelogTable]:

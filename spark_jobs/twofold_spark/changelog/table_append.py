@@ -43,58 +43,44 @@ from twofold_spark.changelog.table_position import (
 )
 from twofold_spark.errors import SPARK_ERRORS, Refused, TableRefused
 from twofold_spark.sinks import iceberg_tables
-from twofold_spark.sinks.iceberg_repeated import CommitRepeated, find_broken_head
+from twofold_spark.sinks.iceberg_commits import CommitRepeated, find_broken_head
+from twofold_spark.sinks.iceberg_tables import IcebergTables
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_client import UNKNOWN_TOPIC, Kafka
 from twofold_spark.sources.registry import Registry, Subject
 
-_LOST = ("failOnDataLoss", "UnknownTopicOrPartition")
+_LOST = ("failOnDataLoss", UNKNOWN_TOPIC)
 _CONFLICT = "org.apache.iceberg.exceptions.ValidationException"
 
 
 @dataclass(frozen=True, slots=True)
-class AppendResult:
-    """How far the table is now, and how many changes were appended."""
-
-    ends: MemberOffsets
-    records: int
-
-
 class TableAppender:
     """Appends to tables; several threads may use it, each for a table of its own."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        kafka: Kafka,
-        registry: Registry,
-        *,
-        format_version: int,
-        unreadable: UnreadableChoice,
-    ) -> None:
-        self._spark = spark
-        self._kafka = kafka
-        self._registry = registry
-        self._format_version = format_version
-        self._unreadable = unreadable
+    spark: SparkSession
+    kafka: Kafka
+    registry: Registry
+    format_version: int
+    unreadable: UnreadableChoice
 
     def read_ends(self, state: TableTopics, first_offsets: MemberOffsets) -> MemberOffsets:
-        """Read how far the table is."""
         return self._read_position(state, first_offsets).ends
 
-    def append(self, state: TableTopics, first_offsets: MemberOffsets, until: MemberOffsets) -> AppendResult:
-        """Bring the table from where it is to `until`."""
+    def append(
+        self, state: TableTopics, first_offsets: MemberOffsets, until: MemberOffsets
+    ) -> tuple[MemberOffsets, int]:
+        """Bring the table to `until`. Return how far it is, and how many changes were appended."""
         table = state.table
         position = self._read_position(state, first_offsets)
         first = {p: position.ends.get(p, 0) for p, end in until.items() if position.ends.get(p, 0) < end}
         if not first:
-            return AppendResult(position.ends, 0)
+            return position.ends, 0
         end = {place: until[place] for place in first}
         after = replace(position, ends={**position.ends, **end})
         try:
             records = self._read_records(state, first, end)
-            changes = count_changes(records)
+            changes = kafka_reader.wait_for_topic(lambda: count_changes(records))
             if changes:
                 records = [replace(each, ids=changes[each.member].ids) for each in records if each.member in changes]
                 try:
@@ -103,8 +89,8 @@ class TableAppender:
                     # Where the table is read, it goes back to `position`.
                     self._read_position(state, first_offsets)
                     self._write(records, table, position, after)
-            elif self._spark.catalog.tableExists(table.full_name):
-                write_position(self._spark, table.full_name, after)
+            elif self.spark.catalog.tableExists(table.full_name):
+                write_position(self.spark, table.full_name, after)
         except SPARK_ERRORS as error:
             if not any(word in str(error) for word in _LOST):
                 raise
@@ -114,22 +100,22 @@ class TableAppender:
                 f"Kafka lost records of {ranges} while the job read them",
                 "the changes in them; the next start names those that are lost",
             ) from error
-        return AppendResult(after.ends, sum(each.changes for each in changes.values()))
+        return after.ends, sum(each.changes for each in changes.values())
 
     def record_position(self, table: ChangelogTable) -> None:
         """Write the table's position into its property.
 
         Compaction and `expire_snapshots` may remove the snapshot that has it.
         """
-        if (position := read_position(self._spark, table.full_name)) is not None:
-            write_position(self._spark, table.full_name, position)
+        if (position := read_position(self.spark, table.full_name)) is not None:
+            write_position(self.spark, table.full_name, position)
 
     def _read_position(self, state: TableTopics, first_offsets: MemberOffsets) -> TablePosition:
         table = state.table
-        position = read_position(self._spark, table.full_name)
+        position = read_position(self.spark, table.full_name)
         if position is None:
             for name in table.elsewhere:
-                if self._spark.catalog.tableExists(name):
+                if self.spark.catalog.tableExists(name):
                     raise table.refuse_move(name)
             return initial_position(state, first_offsets)
         if position.is_sharded != table.is_sharded:
@@ -140,29 +126,28 @@ class TableAppender:
             # At once: when snapshots expire later, nobody could tell which state descends from
             # which.
             joined = replace(joined, topic_ids={**state.topic_ids, **position.topic_ids}, rolled_back=False)
-            write_position(self._spark, table.full_name, joined)
+            write_position(self.spark, table.full_name, joined)
         return joined
 
     def _read_records(self, state: TableTopics, first: MemberOffsets, end: MemberOffsets) -> list[MemberRecords]:
-        """Read the ranges, by member."""
         found = []
         for member, topic in state.topics.items():
             begins, ends = ({p.partition: o for p, o in each.items() if p.member == member} for each in (first, end))
             if begins:
-                records = kafka_reader.read_committed(self._spark, self._kafka, topic.name, begins, ends)
+                records = kafka_reader.read_committed(self.spark, self.kafka, topic.name, begins, ends)
                 found.append(MemberRecords(member, topic.name, records))
         return found
 
     def _write(
         self, records: Iterable[MemberRecords], table: ChangelogTable, before: TablePosition, after: TablePosition
     ) -> None:
-        decoded = [(each, find_subject(self._registry, each.topic, each.ids)) for each in records]
-        skip = self._unreadable == "skip"
+        decoded = [(each, find_subject(self.registry, each.topic, each.ids)) for each in records]
+        skip = self.unreadable == "skip"
         if skip:
             self._quarantine(decoded, table)
         rows = [select_changelog_rows(each, subject, skip_unreadable=skip) for each, subject in decoded]
         self._prepare_table(rows, table, before)
-        columns = self._spark.table(table.full_name).schema
+        columns = self.spark.table(table.full_name).schema
         writer = reduce(DataFrame.union, (each.to(columns) for each in rows)).writeTo(table.full_name)
         writer = writer.option(f"snapshot-property.{OFFSETS}", json.dumps(format_ends(after.ends)))
         writer = writer.option("isolation-level", "serializable")
@@ -174,7 +159,7 @@ class TableAppender:
             writer.overwrite(f.lit(False))
         except Exception as error:
             if _CONFLICT in str(error):
-                if find_broken_head(iceberg_tables.load_table(self._spark, table.full_name)):
+                if find_broken_head(iceberg_tables.load_table(self.spark, table.full_name)):
                     raise CommitRepeated from error
                 raise Refused(
                     f"another job appended to {table.full_name} at the same time as this one",
@@ -190,26 +175,21 @@ class TableAppender:
                 repair="find who else writes to the topic, then go on without the record with --unreadable skip",
             ) from error
 
+    def _tables_of(self, table: ChangelogTable) -> IcebergTables:
+        return IcebergTables(self.spark, table.catalog, self.format_version)
+
     def _prepare_table(self, rows: Iterable[DataFrame], table: ChangelogTable, before: TablePosition) -> None:
         columns = unite_columns(table, [each.schema for each in rows])
         properties = {"twofold.topic": table.name, **position_properties(before)}
         try:
-            iceberg_tables.prepare_table(
-                self._spark,
-                table.catalog,
-                table.path,
-                columns,
-                label=table.label,
-                properties=properties,
-                format_version=self._format_version,
-            )
+            iceberg_tables.prepare_table(self._tables_of(table), table.path, columns, properties, label=table.label)
         except TableRefused as error:
             raise table.refuse_type(error.what) from error
 
     def _quarantine(self, decoded: Iterable[tuple[MemberRecords, Subject]], table: ChangelogTable) -> None:
         for each, subject in decoded:
             unreadable = select_unreadable(each.records, subject, each.topic)
-            iceberg_tables.quarantine(unreadable, table.catalog, self._format_version)
+            iceberg_tables.quarantine(self._tables_of(table), unreadable)
 
 
 def _check_topics(state: TableTopics, first_offsets: MemberOffsets, position: TablePosition) -> None:

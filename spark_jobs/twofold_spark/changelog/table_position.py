@@ -28,7 +28,7 @@ from pyspark.sql import functions as f
 from twofold_spark.changelog.changelog_tables import ONLY, MemberOffsets, MemberPartition, TableTopics
 from twofold_spark.row_columns import MEMBER
 from twofold_spark.sinks import iceberg_tables
-from twofold_spark.sinks.iceberg_repeated import find_broken_head, give_up
+from twofold_spark.sinks.iceberg_commits import find_broken_head, give_up
 
 OFFSETS = "twofold.offsets"
 TOPIC_ID = "twofold.topic-id"
@@ -87,7 +87,6 @@ def read_position(spark: SparkSession, table: str) -> TablePosition | None:
 
 
 def position_properties(position: TablePosition) -> dict[str, str]:
-    """Return the table's properties that record a position."""
     recorded = {"snapshot": position.snapshot, "number": position.number, "ends": format_ends(position.ends)}
     return {OFFSETS: json.dumps(recorded), **{_id_property(m): i for m, i in position.topic_ids.items()}}
 

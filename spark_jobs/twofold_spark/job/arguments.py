@@ -10,81 +10,18 @@ import datetime as dt
 import difflib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from pyspark.sql import SparkSession
-
 from twofold_spark import __version__, session
 from twofold_spark.catalog_choice import CatalogChoice
-from twofold_spark.errors import SetupError
-from twofold_spark.job.metrics import JobMetrics, serve_metrics
-from twofold_spark.row_columns import MEMBER
 from twofold_spark.sinks import partitioning
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION
-from twofold_spark.sinks.partitioning import Partitioning
+from twofold_spark.sinks.merge_plan import WRITE_MODES
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
-from twofold_spark.sinks.write_mode import WRITE_MODES
-from twofold_spark.sources.decoding import build_reader_schema, find_row_schema
-from twofold_spark.sources.kafka_client import Kafka, require_connector
-from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.topic_names import subject_of
 from twofold_spark.streaming import Trigger
-
-
-@contextmanager
-def listening(spark: SparkSession, options: argparse.Namespace) -> Iterator[JobMetrics]:
-    """Listen to Spark, and serve the metrics if that is asked for.
-
-    A session may outlive the job. A listener that stayed would be told of all its later queries,
-    more slowly than they come, and what waits to be told keeps their plans.
-    """
-    metrics = JobMetrics(options.command)
-    spark.streams.addListener(metrics)
-    try:
-        if options.metrics is not None:
-            serve_metrics(metrics, options.metrics)
-        yield metrics
-    finally:
-        spark.streams.removeListener(metrics)
-
-
-def connect_kafka(spark: SparkSession, options: argparse.Namespace, *prefixes: str) -> Kafka:
-    """Return where the brokers are, after one has answered that it has the connectors' topics."""
-    kafka = Kafka(options.bootstrap, {**(options.kafka_file or {}), **dict(options.kafka)})
-    for prefix in prefixes:
-        require_connector(spark, kafka, prefix)
-    return kafka
-
-
-def check_partitioning(
-    registry: Registry, prefixes: Iterable[str], partitioning: Partitioning, sharding: Sharding = NO_SHARDING
-) -> None:
-    """Look for each table among the prefixes, before anything is merged.
-
-    Columns that the source has dropped count: a table that exists may be partitioned by one.
-    """
-    for table, transforms in partitioning.tables:
-        names = [subject_of(prefix, table) for prefix in prefixes]
-        subjects = [subject for name in names if (subject := registry.find_subject(name)) is not None]
-        if not subjects:
-            raise SetupError(
-                f"--partition-by names the table {table}, and the registry has no subject {' or '.join(names)}: "
-                "correct the name, or start the connector first, which registers it"
-            )
-        for subject in subjects:
-            columns = [column["name"] for column in find_row_schema(build_reader_schema(subject))["fields"]]
-            columns += [MEMBER] if sharding.covers(table) else []
-            for transform in transforms:
-                if transform.column not in columns:
-                    raise SetupError(
-                        f"--partition-by {table}={transform} names a column that {subject.name} does not have: "
-                        f"give one of {', '.join(columns)}"
-                    )
-
 
 T = TypeVar("T")
 
@@ -122,23 +59,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of `twofold-spark` and its commands."""
     line = _Parser(prog="twofold-spark", description="Carries Twofold's topics into tables.")
     line.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = line.add_subparsers(dest="command", required=True, parser_class=_Parser)
     jars = commands.add_parser("jars", help="fetch the locked jars and print the class path")
     jars.add_argument("--s3", action="store_true", help="also those of a warehouse in S3")
     session_options, job_options, sink_option = _session_options(), _job_options(), _sink_option()
-    group_options = (_session_options(prefixes=True), _sharded_option())
+    group_options = _session_options(prefixes=True)
     mirror = commands.add_parser(
         "mirror",
-        parents=[*group_options, _kafka_options(required=True), job_options, sink_option],
+        parents=[group_options, _kafka_options(required=True), job_options, sink_option],
         help="keep current-state tables, one consistent cut after another",
     )
     _add_mirror_options(mirror)
     commands.add_parser(
         "changelog",
-        parents=[*group_options, _kafka_options(required=True), job_options],
+        parents=[group_options, _kafka_options(required=True), job_options],
         help="append every change to a table for each source table, or for all shards of one",
     )
     verify = commands.add_parser(
@@ -174,6 +110,14 @@ def _session_options(*, prefixes: bool = False) -> _Parser:
         )
         sources.add_argument(
             "--source-group", metavar="NAME", help="all members of this source group, by their connectors' frontiers"
+        )
+        options.add_argument(
+            "--sharded",
+            type=Sharding.parse,
+            default=NO_SHARDING,
+            metavar="SCHEMA.TABLE[,SCHEMA.TABLE]",
+            help="tables that all members of a source group share: each becomes one table, with the member as its column "
+            "_member; * stands for any letters",
         )
     else:
         options.add_argument("--prefix", required=True, help="the connector's topic prefix")
@@ -233,19 +177,6 @@ def _job_options() -> _Parser:
         "--metrics", type=_parse_address, metavar="HOST:PORT", help="serve Prometheus' /metrics at this address"
     )
     return options
-
-
-def _sharded_option() -> _Parser:
-    option = _Parser(add_help=False)
-    option.add_argument(
-        "--sharded",
-        type=Sharding.parse,
-        default=NO_SHARDING,
-        metavar="SCHEMA.TABLE[,SCHEMA.TABLE]",
-        help="tables that all members of a source group share: each becomes one table, with the member as its column "
-        "_member; * stands for any letters",
-    )
-    return option
 
 
 def _sink_option() -> _Parser:
@@ -362,9 +293,11 @@ def _parse_address(text: str) -> tuple[str, int]:
 
 def _read_properties(file: str) -> dict[str, str]:
     try:
-        lines = [line.strip() for line in Path(file).read_text().splitlines()]
+        lines = [line.strip() for line in Path(file).read_text("utf-8-sig").splitlines()]
     except OSError as error:
         raise ValueError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot read {file}: it is not UTF-8 at byte {error.start}") from None
     pairs = [line.partition("=") for line in lines if line and not line.startswith(("#", "!"))]
     found = {name.strip(): value.strip() for name, _, value in pairs}
     for name, value in found.items():

@@ -17,7 +17,7 @@ import argparse
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from py4j.protocol import Py4JError
@@ -28,20 +28,9 @@ from twofold_common.crashes import leave_no_core
 from twofold_common.printable import keep_stderr_printable, printable
 from twofold_spark import jars, session
 from twofold_spark.catalog_choice import CatalogChoice
-from twofold_spark.errors import (
-    SPARK_ERRORS,
-    TwofoldError,
-    UsageError,
-    describe_causes,
-    explain_conflict,
-    explain_full_disk,
-    explain_missing_right,
-    explain_standstill,
-)
-from twofold_spark.job.arguments import build_parser, connect_kafka
-from twofold_spark.job.changelogs import run_changelog
-from twofold_spark.job.members import run_for_members
-from twofold_spark.job.mirrors import run_mirror
+from twofold_spark.errors import SPARK_ERRORS, TwofoldError, UsageError, explain
+from twofold_spark.job.arguments import build_parser
+from twofold_spark.job.running import connect_kafka, run_job
 from twofold_spark.signals import ended_at_once
 from twofold_spark.sinks import partitioning
 from twofold_spark.sinks.interface import Reader
@@ -66,26 +55,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         match options.command:
             case "jars":
                 print(os.pathsep.join(str(jar) for jar in jars.fetch(s3=options.s3)))  # noqa: T201  (what the command is for)
-            case "mirror":
-                _set_partitioning(options)
-                with _open_session(options) as spark:
-                    run_for_members(spark, options, run_mirror)
-            case "changelog":
-                with _open_session(options) as spark:
-                    run_for_members(spark, options, run_changelog)
             case "verify":
                 return _run_verify(options)
+            case _:
+                _set_partitioning(options)
+                with _open_session(options) as spark:
+                    run_job(spark, options)
     except TwofoldError as error:
         print_progress(f"{options.command}: {error}")
         return error.exit_status
     except SPARK_ERRORS as error:
-        causes = describe_causes(error)
-        explained = (
-            explain_full_disk(causes)
-            or explain_missing_right(causes, options.bootstrap)
-            or explain_conflict(causes)
-            or explain_standstill(causes)
-        )
+        explained = explain(error, options.bootstrap)
         if explained is None:
             raise
         print_progress(f"{options.command}: {explained}")
@@ -97,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _set_partitioning(options: argparse.Namespace) -> None:
-    if not options.partition_by:
+    if options.command != "mirror" or not options.partition_by:
         return
     if options.sink.name != "iceberg":
         raise UsageError("--partition-by is for tables in Iceberg: leave it out, or use --sink iceberg")
@@ -108,12 +88,8 @@ def _run_verify(options: argparse.Namespace) -> int:
     url = build_jdbc_url(options.source)
     if (options.bootstrap is None) != (options.registry is None):
         raise UsageError("verify needs both --bootstrap and --registry to name last commits, or neither")
-    with _open_session(options) as spark:
-        source = SourceDatabase(spark, url)
-        try:
-            return _compare(spark, source, options)
-        finally:
-            source.close()
+    with _open_session(options) as spark, closing(SourceDatabase(spark, url)) as source:
+        return _compare(spark, source, options)
 
 
 def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Namespace) -> int:

@@ -8,11 +8,11 @@ at `/metrics`; without it nothing listens. A failure of the endpoint does not to
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 
 from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
@@ -54,6 +54,8 @@ class JobMetrics(StreamingQueryListener):
         self._job = job
         self._lock = threading.Lock()
         self._values: dict[tuple[str, str], float] = {}
+        self.worked_at: float | None = None
+        """When a micro-batch ended, or a batch was reported, by the monotonic clock."""
 
     def add(self, name: str, value: float, stage: str = "") -> None:
         with self._lock:
@@ -64,7 +66,7 @@ class JobMetrics(StreamingQueryListener):
             self._values[name, ""] = value
 
     def record_batch(self, rows: int, stages: Mapping[str, float], **gauges: float) -> None:
-        """Record a job's report of one batch."""
+        self.worked_at = time.monotonic()
         self.add("twofold_job_rows_total", rows)
         self.add("twofold_job_batches_total", 1)
         for stage, seconds in stages.items():
@@ -92,6 +94,7 @@ class JobMetrics(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  (Spark's name)
         progress = event.progress
         if "addBatch" in progress.durationMs:
+            self.worked_at = time.monotonic()
             self.add("twofold_job_triggers_total", 1)
             for stage, ms in progress.durationMs.items():
                 self.add("twofold_job_trigger_seconds_total", ms / 1000, stage)
@@ -99,9 +102,6 @@ class JobMetrics(StreamingQueryListener):
             behind = source.metrics.get("maxOffsetsBehindLatest")
             if behind is not None:
                 self.set_gauge("twofold_job_offsets_behind", float(behind))
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  (Spark's name)
-        pass
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  (Spark's name)
         pass

@@ -1,17 +1,36 @@
-"""Chooses the size of a batch, reports a batch, and schedules maintenance. Pure."""
+"""What the user chooses of a mirror; the size of a batch, its report, and its maintenance. Pure."""
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Literal
 
 from twofold_common.printable import counted
 from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sources.decoding import UnreadableChoice
 
 _SHARES = 10
 """In so many batches all tables that are due are maintained."""
 _HEAVY_ROW_BYTES = 5_000.0
 """Assumed size of a row before the first batch, which is therefore a small one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorSettings:
+    """What the user chooses of a mirror's batches and its maintenance."""
+
+    batch_rows: int = 500_000
+    batch_bytes: int = 512 << 20
+    tables_at_once: int = 3
+    unreadable: UnreadableChoice = "stop"
+    on_table_error: Literal["stop", "go-on"] = "stop"
+    maintain_every: int = 100
+    maintain_at_once: bool = True
+    keep_cuts: dt.timedelta = dt.timedelta(hours=1)
+    unique_keys: bool = False
+    """Whether no two members may have a row of one key in a sharded table."""
 
 
 class BatchSizer:
@@ -74,9 +93,23 @@ class MaintenanceQueue:
         self._share = -(-len(self._due) // self._shares)
 
     def take_share(self) -> list[str]:
-        """Take the next share."""
         share, self._due = self._due[: self._share], self._due[self._share :]
         return share
+
+
+class TableMaintenance:
+    """The tables that changed since they became due, and those that are due."""
+
+    def __init__(self, settings: MirrorSettings) -> None:
+        self._schedule = MaintenanceSchedule(settings.maintain_every)
+        self.due = MaintenanceQueue(at_once=settings.maintain_at_once)
+        self.changed: set[str] = set()
+
+    def note_batch(self, before: int, after: int) -> None:
+        """Note the end of a batch from one sequence number to another."""
+        if self._schedule.is_due(before, after):
+            self.due.add(sorted(self.changed))
+            self.changed.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +127,11 @@ class AppliedBatch:
     stages: Mapping[str, float]
     """Seconds of each stage; fold and merge are sums over tables that run at once."""
     is_shown: bool = True
-    """Whether readers see the cut: not that of a member that joins its source group."""
+    """Whether readers see the cut: not one that is not whole, nor that of a member that joins its
+    source group.
+    """
     behind: int = 0
     """Offsets of the commit records behind it, when they were last read."""
-
-    def as_published(self, cut: Cut, took_s: float, own_s: float, *, is_shown: bool) -> AppliedBatch:
-        """Return the batch as published in this cut. That took so long; `own_s` is its share."""
-        return replace(
-            self,
-            cut=cut,
-            seconds=self.seconds + took_s,
-            lag_seconds=self.lag_seconds + took_s,
-            stages={**self.stages, "publish": own_s},
-            is_shown=is_shown,
-        )
 
     def __str__(self) -> str:
         return (

@@ -76,7 +76,10 @@ def cache_until_closed(frame: DataFrame, caches: ExitStack) -> DataFrame:
 def table_columns(subject: Subject, row: StructType, *added: StructField) -> StructType:
     """Return the table's columns: the row's with their comments, and those that the mirror adds."""
     comments = read_comments(subject.latest).columns
-    own = [_with_comment(field, comments.get(field.name)) for field in row]
+    own = (
+        StructField(field.name, field.dataType, field.nullable, {"comment": text} if text else None)
+        for field, text in ((field, comments.get(field.name)) for field in row)
+    )
     columns = StructType([*own, *added])
     counts = Counter(name.lower() for name in (*columns.names, OP, UNCHANGED, KEY))
     if twice := sorted(name for name, count in counts.items() if count > 1):
@@ -88,11 +91,6 @@ def table_columns(subject: Subject, row: StructType, *added: StructField) -> Str
             "versions have it. Then start connector and mirror again, and run `twofold backfill start`",
         )
     return columns
-
-
-def _with_comment(field: StructField, comment: str | None) -> StructField:
-    metadata = {"comment": comment} if comment else None
-    return StructField(field.name, field.dataType, field.nullable, metadata)
 
 
 def no_unchanged() -> Column:

@@ -6,10 +6,10 @@ records, and chooses the greatest cut that keeps every global transaction whole.
 source chooses what one batch reaches. A `SourceMirror` brings each source to its part of the cut,
 in one batch. Then the parts are published as one cut; a large one is approached in several.
 
-The tables and the cuts alone say what was applied, and a start reads on from the last cut. A job
-that is killed between merge and publication leaves tables ahead of the last cut. The next cut
-includes those tables' rows: frontiers and commit records only grow. Readers go by the versions of
-the cut.
+The tables and the cuts alone say what was applied, and a start reads on from the last cut. So a
+retried batch, a killed driver and a lost checkpoint all end in the same tables. A job that is
+killed between merge and publication leaves tables ahead of the last cut. The next cut includes
+those tables' rows: frontiers and commit records only grow. Readers go by the versions of the cut.
 """
 
 from __future__ import annotations
@@ -28,20 +28,19 @@ from twofold_common.global_cut import Member, greatest_cut, greatest_step
 from twofold_common.global_loads import Loads
 from twofold_common.global_waits import WaitClock, find_waits
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.mirror.batching import AppliedBatch, MaintenanceSchedule
-from twofold_spark.mirror.group_membership import GroupMembership
+from twofold_spark.mirror.batching import AppliedBatch, MaintenanceSchedule, MirrorSettings
+from twofold_spark.mirror.group_waiting import NAMED_AFTER_S, GroupMembership, WaitReport
 from twofold_spark.mirror.shard_folding import ShardFolder
 from twofold_spark.mirror.sharded_tables import ShardedTables
-from twofold_spark.mirror.source_mirror import MirrorSettings, SourceMirror
-from twofold_spark.mirror.wait_report import NAMED_AFTER_S, WaitReport
+from twofold_spark.mirror.source_mirror import SourceMirror
 from twofold_spark.session import fork_session, limit_tasks_to_cores
-from twofold_spark.sinks.cuts import Cut, GlobalCut
+from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
 from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.sharding import SHARED
 from twofold_spark.sources import kafka_reader, member_topics
 from twofold_spark.sources.group_topics import GroupTopics
-from twofold_spark.sources.kafka_client import Kafka
-from twofold_spark.sources.member_topics import MemberTopics, SoleTopics
+from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
+from twofold_spark.sources.member_topics import UNKNOWN, MemberTopics, SoleTopics
 from twofold_spark.sources.registry import Registry
 from twofold_spark.streaming import EndRequested, print_progress
 
@@ -63,25 +62,18 @@ class Mirror:
         *,
         ending: threading.Event | None = None,
         named_after_s: float = NAMED_AFTER_S,
+        report_begun: Callable[[str, Cut], None] = lambda _prefix, _cut: None,
         report: Callable[[str, AppliedBatch], None] = lambda _prefix, _batch: None,
         report_cut: Callable[[GlobalCut], None] = lambda _: None,
         report_waits: Callable[[int], None] = lambda _: None,
         warn: Callable[[str], None] = print_progress,
     ) -> None:
         self._spark = spark
-        self._kafka = kafka
+        self._admin = KafkaAdmin(spark, kafka)
         ending = ending or threading.Event()
-        self._shared = ShardedTables(
-            place,
-            ShardFolder(kafka, settings.tables_at_once),
-            tables_at_once=settings.tables_at_once,
-            maintain_every=settings.maintain_every,
-            maintain_at_once=settings.maintain_at_once,
-            keep_cuts=settings.keep_cuts,
-            unique_keys=settings.unique_keys,
-        )
+        self._shared = ShardedTables(place, ShardFolder(self._admin, settings.tables_at_once), settings)
         self._sources = {
-            prefix: SourceMirror(spark, kafka, registry, prefix, place, settings, ending, warn, self._shared)
+            prefix: SourceMirror(spark, self._admin, registry, prefix, place, settings, ending, warn, self._shared)
             for prefix in prefixes
         }
         self._is_alone = len(prefixes) == 1
@@ -89,17 +81,18 @@ class Mirror:
         self._reader: GroupTopics | SoleTopics
         if self._is_alone:
             ((prefix, source),) = self._sources.items()
-            self._reader = SoleTopics(kafka, registry, prefix, source.raise_or_begin)
+            self._reader = SoleTopics(self._admin, registry, prefix, source.raise_or_begin)
             self._topics = {prefix: self._reader}
         else:
-            self._topics = {prefix: MemberTopics(kafka, prefix) for prefix in prefixes}
-            self._reader = GroupTopics(kafka, registry, self._topics)
+            self._topics = {prefix: MemberTopics(self._admin, prefix) for prefix in prefixes}
+            self._reader = GroupTopics(self._admin, registry, self._topics)
         self._pool = ThreadPoolExecutor(len(prefixes), thread_name_prefix="member")
         self._place = place
         self._has_begun = self._has_failed = False
         self._schedule = MaintenanceSchedule(settings.maintain_every)
         self._keep_cuts = settings.keep_cuts
         self._is_maintenance_due = False
+        self._report_begun = report_begun
         self._report = report
         self._report_cut = report_cut
         self._report_waits = report_waits
@@ -117,10 +110,10 @@ class Mirror:
         """Open the stream that says that there is more."""
         if self._is_alone:
             (topics,) = self._topics.values()
-            return kafka_reader.watch_topics(self._spark, self._kafka, subscribe=topics.topic)
+            return kafka_reader.watch_topics(self._spark, self._admin.kafka, subscribe=topics.topic)
         prefixes = "|".join(re.escape(prefix) for prefix in self._sources)
         pattern = rf"(?:{prefixes})\.(?:commits|frontiers)"
-        return kafka_reader.watch_topics(self._spark, self._kafka, subscribePattern=pattern)
+        return kafka_reader.watch_topics(self._spark, self._admin.kafka, subscribePattern=pattern)
 
     def __call__(self, _micro_batch: DataFrame, _batch_id: int) -> None:
         with self._round:
@@ -170,12 +163,17 @@ class Mirror:
         self._shared.note_published(cut.number)
         took = time.monotonic() - applied_at
         for prefix, batch in batches.items():
-            source, is_shown = self._sources[prefix], prefix in cut.members
-            published = batch.as_published(source.cut, took, took / len(batches), is_shown=is_shown)
-            self._report(
-                prefix,
-                replace(published, changes=batch.changes + changes[prefix], behind=self._topics[prefix].behind),
+            published = replace(
+                batch,
+                cut=self._sources[prefix].cut,
+                seconds=batch.seconds + took,
+                lag_seconds=batch.lag_seconds + took,
+                stages={**batch.stages, "publish": took / len(batches)},
+                changes=batch.changes + changes[prefix],
+                is_shown=cut.whole and prefix in cut.members,
+                behind=self._topics[prefix].behind,
             )
+            self._report(prefix, published)
         if cut.members:
             self._report_cut(cut)
         self._is_maintenance_due |= self._schedule.is_due(cut.number - 1, cut.number)
@@ -236,16 +234,16 @@ class Mirror:
         """Return how far one batch of each source reaches. Its tables may be further."""
         limits, ranges = {}, member_topics.RANGES_PER_BATCH * factor
         for prefix, source in self._sources.items():
-            limit = self._topics[prefix].find_limit(source.next_rows * factor, ranges)
+            limit = self._topics[prefix].find_limit(source.sizer.next_rows() * factor, ranges)
             limits[prefix] = max(limit, source.cut.sequence)
         return limits
 
     def close(self) -> None:
         self._pool.shutdown()
-        self._reader.close()
         for source in self._sources.values():
             source.close()
         self._shared.close()
+        self._admin.close()
         self._place.close()
 
     def _begin(self) -> None:
@@ -259,10 +257,12 @@ class Mirror:
             source.begin()
             for table in gone:
                 source.stop_table(table)
-            if (part := parts.get(prefix)) is not None and part.sequence:
+            if (part := parts.get(prefix, NO_CUT)).sequence:
                 self._topics[prefix].start_from(part.sequence, part.offset, source.cut.identity)
-            else:
-                self._topics[prefix].start_with_first(source.cut.identity)
+            else:  # the first that Kafka has
+                self._topics[prefix].start_from(0, UNKNOWN, source.cut.identity)
+            if self._place.last is None or self._place.last.whole:
+                self._report_begun(prefix, part)
         joined = self._sources.keys() if self._is_alone else parts.keys()
         self._membership = GroupMembership(
             self._sources.keys(), joined, named_after_s=self._named_after_s, warn=self._warn
@@ -358,8 +358,8 @@ class Mirror:
 
     def _maintain_if_due(self) -> None:
         """Maintain the table of cuts, and a share of the sources' tables."""
-        are_sources_due = any(each.is_maintenance_due for each in self._sources.values())
-        if self._is_maintenance_due or are_sources_due or self._shared.is_maintenance_due:
+        are_sources_due = any(each.maintenance.due for each in self._sources.values())
+        if self._is_maintenance_due or are_sources_due or self._shared.maintenance.due:
             self._place.forget(self._keep_cuts)
         if self._is_maintenance_due:
             self._place.maintain(self._keep_cuts)

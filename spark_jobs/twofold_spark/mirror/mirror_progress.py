@@ -1,10 +1,11 @@
 """Publishes the mirror's progress to Kafka, as a consumer group's offset in the commits topic.
 
 Any tool that watches consumer lag reads the offset of the group `<prefix>.mirror`. With the offset
-go the cut's sequence number, position and time, which the connector's status page shows. They are
-written again every few seconds, and once more at the end, so that the page sees whether the mirror
-runs. Nothing depends on it: the tables alone say what was applied. If the offset cannot be written,
-the mirror says so once and continues.
+go the cut's sequence number, position and time, which the connector's status page shows and who
+waits for a position goes by. They are written again every few seconds, and once more at the end, so
+that the page sees whether the mirror runs. A start writes the last cut of its place, which may be a
+new one, or one from a backup. The mirror itself goes by the tables alone. If the offset cannot be
+written, it says so once and continues.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pyspark.sql import SparkSession
 from twofold_avro.names import TopicNames
 from twofold_spark.errors import grant_command
 from twofold_spark.java_classes import java_class
-from twofold_spark.mirror.batching import AppliedBatch
+from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sources.kafka_client import Kafka, open_admin
 
 HEARTBEAT_S = 10.0
@@ -53,7 +54,7 @@ class ProgressPublisher:
         self._has_warned = False
         self._lock = threading.Lock()
         self._last: tuple[int, dict[str, int | str]] | None = None
-        """The offset and the cut that were written last, by this process or by an earlier one."""
+        """The offset and the cut that were written last."""
         self._ending = threading.Event()
         self._heartbeat = threading.Thread(target=self._repeat, name="mirror-progress", daemon=True)
 
@@ -61,9 +62,8 @@ class ProgressPublisher:
         """Publish again and again, from now on, that the mirror runs."""
         self._heartbeat.start()
 
-    def publish(self, applied: AppliedBatch) -> None:
+    def publish(self, cut: Cut) -> None:
         """Send the offset without waiting; the next call looks at the answer."""
-        cut = applied.cut
         progress: dict[str, int | str] = {
             "sequence": cut.sequence,
             "applied_lsn": cut.applied_lsn,
@@ -90,10 +90,6 @@ class ProgressPublisher:
     def _repeat(self) -> None:
         while not self._ending.is_set():
             try:
-                if self._last is None:
-                    written = self._read()
-                    with self._lock:
-                        self._last = self._last or written
                 with self._lock:
                     if self._last is not None:
                         self._write(*self._last)
@@ -103,19 +99,12 @@ class ProgressPublisher:
                 return
             self._ending.wait(HEARTBEAT_S)
 
-    def _read(self) -> tuple[int, dict[str, int | str]] | None:
-        """Return what an earlier mirror wrote, so that one without work publishes that it runs."""
-        answer = self._admin.listConsumerGroupOffsets(self._group).partitionsToOffsetAndMetadata()
-        found = answer.get(_ANSWER_S, self._seconds).get(self._partition)
-        try:
-            progress, _ = json.JSONDecoder().raw_decode(found.metadata() if found is not None else "")
-            numbers = {name: int(progress[name]) for name in ("sequence", "applied_lsn", "committed_us")}
-            return found.offset(), {**numbers, "stream_id": str(progress["stream_id"])}
-        except (ValueError, KeyError, TypeError):
-            return None
-
     def _write(self, offset: int, progress: dict[str, int | str], *, ended: bool = False) -> None:
-        self._check_answer()
+        if self._pending is not None and self._pending.isDone():
+            try:
+                self._pending.get()
+            except Py4JJavaError as error:
+                self._warn_once(error)
         told = {"told_ms": time.time_ns() // 1_000_000, "ended": ended}
         text = json.dumps({**progress, **told, **({"of_group": True} if self._of_group else {})})
         text += "\0"  # clients on librdkafka read beyond the text until they meet a zero byte
@@ -128,23 +117,14 @@ class ProgressPublisher:
     def _seconds(self) -> Any:
         return java_class(self._spark, "java.util.concurrent.TimeUnit").SECONDS
 
-    def _check_answer(self) -> None:
-        if self._pending is None or not self._pending.isDone():
-            return
-        try:
-            self._pending.get()
-        except Py4JJavaError as error:
-            self._warn_once(error)
-
     def _warn_once(self, error: Py4JJavaError) -> None:
         if not self._has_warned and not self._ending.is_set():
             self._has_warned = True
+            cause, repair = error.java_exception, ""
+            if "GroupAuthorizationException" in cause.toString():
+                right = grant_command(self._bootstrap, f"--operation Read --group {self._group}")
+                repair = f": grant Read: {right}"
             self._warn(
                 f"mirror: cannot publish the mirror's progress to consumer group {self._group}: "
-                f"{error.java_exception.getMessage()}{self._repair(error)}"
+                f"{cause.getMessage()}{repair}"
             )
-
-    def _repair(self, error: Py4JJavaError) -> str:
-        if "GroupAuthorizationException" not in error.java_exception.toString():
-            return ""
-        return f": grant Read: {grant_command(self._bootstrap, f'--operation Read --group {self._group}')}"

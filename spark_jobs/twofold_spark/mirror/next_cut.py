@@ -32,16 +32,13 @@ class NextCut:
         self._loading: tuple[str, ...] = ()
         """The topics of the tables whose load is in progress, by the last commit record."""
 
-    def start_from(self, sink: Sink, cut: Cut | None) -> None:
-        """Take over what an earlier process published."""
-        self.cut = cut or self.cut
-        if self.cut.whole:
+    def start_from(self, sink: Sink, cut: Cut) -> None:
+        self.cut = cut
+        if cut.whole:
             return
-        names = (name.partition(".") for name in self.cut.versions if not self._is_shared(name))
-        tables = [MirrorTable("", schema, name, ()) for schema, _, name in names]
-        self._ahead = {
-            str(table): sequence for table in tables if (sequence := sink.read_applied(table)) > self.cut.sequence
-        }
+        own = (name for name in cut.versions if not self._is_shared(name))
+        applied = {name: sink.read_applied(MirrorTable.by_name(name)) for name in own}
+        self._ahead = {name: sequence for name, sequence in applied.items() if sequence > cut.sequence}
 
     def stop_every_table(self, sequence: int, stream_id: str) -> None:
         """Stop all tables, also those that do not exist yet, and continue behind a number."""
@@ -64,13 +61,17 @@ class NextCut:
                 # Its reload was merged, and the process ended before it could publish.
                 stopped.discard(str(table))
             elif str(table) in self.cut.versions and not sequence:
-                self._warn(f"mirror: {table} does not exist any more: it is stopped until `{reload_command(table)}`")
+                self.warn_of_absence(str(table))
                 stopped.add(str(table))
         return stopped
 
-    def waits_for_reload(self, table: MirrorTable, sequence: int, stopped: set[str]) -> bool:
-        """Whether only a reload can bring the table up to date."""
-        return str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
+    def name_rows(self, table: str) -> str:
+        """Name for people what of a table is stopped and reloaded: of a sharded one, a shard."""
+        return f"{table} of {self._prefix}" if self._is_shared(table) else table
+
+    def warn_of_absence(self, table: str) -> None:
+        name = self.name_rows(table)
+        self._warn(f"mirror: {name} does not exist any more: it is stopped until `{reload_command(table)}`")
 
     def describe_shards(self, versions: Mapping[str, str], has_topic: Callable[[str], bool] = lambda _: False) -> Cut:
         """Return the cut with these versions of sharded tables.
@@ -82,7 +83,9 @@ class NextCut:
         """
         cut = self.cut
         loading = {name for name in versions if self._topic_of(name) in self._loading}
-        loading |= {name for topic in self._loading if self._is_shared(name := self._table_of(topic))}
+        # A topic whose name was too long for Kafka does not have the table's.
+        tables = (topic.removeprefix(f"{self._prefix}.") for topic in self._loading)
+        loading |= {name for name in tables if self._is_shared(name)}
         unseen = {name for name in versions if name not in cut.versions} if EVERY_TABLE in cut.stopped else set[str]()
         stopped = {*cut.stopped, *(name for name in unseen if has_topic(self._topic_of(name)))}
         return replace(
@@ -131,10 +134,6 @@ class NextCut:
 
     def _select(self, tables: Iterable[str], topics: Collection[str]) -> tuple[str, ...]:
         return tuple(sorted(name for name in tables if self._topic_of(name) in topics))
-
-    def _table_of(self, topic: str) -> str:
-        """Return the topic's table; nothing useful for a name that was too long for Kafka."""
-        return topic.removeprefix(f"{self._prefix}.")
 
     def _topic_of(self, table: str) -> str:
         return topic_of(self._prefix, *to_postgres_names(table))

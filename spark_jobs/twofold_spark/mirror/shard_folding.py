@@ -22,15 +22,14 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from twofold_spark.errors import SPARK_ERRORS, TableRefused
 from twofold_spark.mirror.folded_rows import cache_until_closed, no_unchanged, table_columns
-from twofold_spark.mirror.keyed_folding import LastRecords, join_equal_keys
+from twofold_spark.mirror.folding import LastRecords, join_equal_keys
 from twofold_spark.mirror.table_merge import TableMerger, differing_counts
 from twofold_spark.row_columns import KEY_TEXT, MEMBER, OP
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.table_errors import refusing_errors
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
-from twofold_spark.sources.kafka_client import Kafka
-from twofold_spark.sources.kafka_reader import StableOffsets
+from twofold_spark.sources.kafka_client import KafkaAdmin
 from twofold_spark.sources.registry import Subject
 
 _RESTS = 20
@@ -65,8 +64,8 @@ class Shard:
     """With the comment; its key is a member's."""
     rows: DataFrame
     """With the member."""
-    columns: StructType
-    """Without it."""
+    columns: tuple[StructType, ...]
+    """Each member's, without it; all have the same, except for comments."""
     keys: int | None
     unchanged: tuple[str, ...] = ()
     emptied: tuple[str, ...] = ()
@@ -90,19 +89,20 @@ class FoldedTable:
 class ShardFolder:
     """Folds; several threads may use it, each for a table of its own. The owner closes it."""
 
-    def __init__(self, kafka: Kafka, members_at_once: int) -> None:
-        self._kafka = kafka
-        self._stable = StableOffsets(kafka)
+    def __init__(self, admin: KafkaAdmin, members_at_once: int) -> None:
+        self._admin = admin
         self._pool = ThreadPoolExecutor(members_at_once, thread_name_prefix="shard")
         self._last_records: dict[str, LastRecords] = {}
         """By table, for the subjects of all members that changed it and are alike."""
         self._rests: Counter[str] = Counter()
         """How many folds of a table are not tried together: its rows want more."""
+        self._caches: dict[str, ExitStack] = {}
+        """By table, those of its last fold: a job that fails behind it may begin again."""
 
     def fold(self, spark: SparkSession, dues: Sequence[DueShard], read_shard: ReadShard) -> FoldedTable:
-        """Fold what is due of one table."""
         dues, name = sorted(dues, key=lambda due: due.table.topic), str(dues[0].table)
         folded = FoldedTable(ExitStack())
+        self._caches[name] = folded.caches
         if len(dues) > 1 and not self._rests[name]:
             if self._fold_together(spark, dues, folded):
                 return folded
@@ -113,52 +113,61 @@ class ShardFolder:
         jobs = [self._pool.submit(_fold_alone, spark, due, read_shard, folded) for due in dues]
         for job in jobs:
             job.result()
+        folded.shards.sort(key=lambda shard: shard.prefixes)  # the order of the columns is the members'
         return folded
 
     def close(self) -> None:
         self._pool.shutdown()
-        self._stable.close()
+        for caches in self._caches.values():
+            caches.close()
 
     def _fold_together(self, spark: SparkSession, dues: Sequence[DueShard], folded: FoldedTable) -> bool:
         """Fold the shards at once. Return False if each has to be folded by itself."""
-        if not (subjects := _find_alike(dues)):
+        subjects = _find_subjects(dues)
+        if not subjects or (last := self._find_last_records(str(dues[0].table), subjects)) is None:
             return False
-        last = self._find_last_records(str(dues[0].table), subjects)
         try:
             ranges = [each for due in dues for each in due.ranges]
-            decided = self._stable.have_passed(spark, ranges)
-            raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
+            decided = kafka_reader.are_decided(self._admin, ranges)
+            raw = kafka_reader.read_ranges(spark, self._admin.kafka, ranges, decided=decided, over_markers=True)
             cached = cache_until_closed(last.select(raw), folded.caches)
             found = last.count_partitions(cached)
-            columns = _find_columns(subjects, cast("StructType", cached.schema["image"].dataType))
+            row = cast("StructType", cached.schema["image"].dataType)
+            columns = tuple(table_columns(each, row) for each in subjects)
         except (TableRefused, *SPARK_ERRORS):  # the shard that it belongs to meets it again
             return False
         if any(row["partial"] for row in found):
             self._rests[str(dues[0].table)] = _RESTS
-        if _is_special(found) or _has_member(columns) or not _note_counts(dues, found, folded):
+        if _is_special(found) or _has_member(row) or not _note_counts(dues, found, folded):
             return False
         prefixes, table = tuple(due.prefix for due in dues), dues[0].merger.add_comment(dues[0].table)
         number = f.shiftright("partition", kafka_reader.PARTITION_BITS)
         member = f.element_at(f.array(*map(f.lit, prefixes)), number + 1).alias(MEMBER)
         rows = decoding.drop_truncated(cached, {}).select("image.*", f.col("op").alias(OP), no_unchanged(), member)
-        rows = join_equal_keys(rows, (*table.key, MEMBER), add_member(columns))
+        rows = join_equal_keys(rows, (*table.key, MEMBER), add_member(row))
         folded.shards.append(Shard(prefixes, table, rows, columns, sum(row["keys"] for row in found)))
         return True
 
-    def _find_last_records(self, table: str, subjects: Sequence[Subject]) -> LastRecords:
-        """Return the expressions for these subjects, and for those of other members."""
+    def _find_last_records(self, table: str, subjects: Sequence[Subject]) -> LastRecords | None:
+        """Return the expressions for these subjects, and for those of other members; None if their
+        rows are not read into the same columns.
+        """
         kept = self._last_records.get(table)
-        if kept is None or any(each not in kept.subjects for each in subjects):
-            others = (
-                each for each in (kept.subjects if kept else ()) if _describe_row(each) == _describe_row(subjects[0])
-            )
-            of_name = {each.name: each for each in (*others, *subjects)}
-            kept = self._last_records[table] = LastRecords(*of_name.values(), decode_all=False)
-        return kept
+        if kept is not None and all(each in kept.subjects for each in subjects):
+            return kept
+        row, *others = map(_describe_row, subjects)
+        if any(other != row for other in others):
+            return None
+        alike = (each for each in (kept.subjects if kept else ()) if _describe_row(each) == row)
+        of_name = {each.name: each for each in (*alike, *subjects)}
+        self._last_records[table] = LastRecords(*of_name.values(), decode_all=False)
+        return self._last_records[table]
 
 
-def _find_alike(dues: Sequence[DueShard]) -> list[Subject]:
-    """Return the subjects of the rows, if all are read into the same columns; else none."""
+def _find_subjects(dues: Sequence[DueShard]) -> list[Subject]:
+    """Return the subjects of the rows, if all tables have the same key, which is their rows'; else
+    none.
+    """
     if any(due.from_truncate for due in dues):
         return []
     found = [due.merger.find_subjects(due.table) for due in dues]
@@ -168,15 +177,8 @@ def _find_alike(dues: Sequence[DueShard]) -> list[Subject]:
         len(rows) == len(dues)
         and all(due.table.key == key for due in dues)
         and not any(name.startswith(KEY_TEXT) for name in key)
-        and len({*map(_describe_row, rows)}) == 1
     )
     return rows if is_alike else []
-
-
-def _find_columns(subjects: Iterable[Subject], row: StructType) -> StructType:
-    """Return the table's columns, each with the first comment that a member has."""
-    of_columns = zip(*(table_columns(each, row) for each in subjects), strict=True)
-    return StructType([next((one for one in fields if one.metadata), fields[0]) for fields in of_columns])
 
 
 def add_member(columns: StructType) -> StructType:
@@ -231,12 +233,7 @@ def _fold_alone(spark: SparkSession, due: DueShard, read_shard: ReadShard, folde
 
 
 def _make_shard(
-    spark: SparkSession,
-    due: DueShard,
-    read_shard: ReadShard,
-    folded: FoldedTable,
-    caches: ExitStack,
-    locks: ExitStack,
+    spark: SparkSession, due: DueShard, read_shard: ReadShard, folded: FoldedTable, caches: ExitStack, locks: ExitStack
 ) -> Shard | None:
     is_read = False
 
@@ -261,4 +258,4 @@ def _make_shard(
     emptied = (due.prefix,) if own.truncated else ()
     rows = rows.withColumn(MEMBER, f.lit(due.prefix))
     table = due.merger.add_comment(due.table)
-    return Shard((due.prefix,), table, rows, own.columns, own.keys, own.unchanged, emptied)
+    return Shard((due.prefix,), table, rows, (own.columns,), own.keys, own.unchanged, emptied)

@@ -11,7 +11,6 @@ global cut, and the sink gives up what no cut has.
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -25,7 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.mirror.batching import MaintenanceQueue, MaintenanceSchedule
+from twofold_spark.mirror.batching import MirrorSettings, TableMaintenance
 from twofold_spark.mirror.shard_folding import DueShard, FoldedTable, Shard, ShardFolder, add_member
 from twofold_spark.row_columns import MEMBER, OP, UNCHANGED
 from twofold_spark.session import fork_session
@@ -37,29 +36,21 @@ from twofold_spark.sinks.sharding import SHARED
 from twofold_spark.sinks.table_errors import refusing_errors
 from twofold_spark.sources.topic_names import reload_command
 
+_LOAD_ALL = "drop the mirror's table, start the mirror again, and run that in all shards"
+"""The reload of a shard reads the rows of the others."""
+
 
 class ShardedTables:
     """The tables that the members share. Members add to them side by side."""
 
-    def __init__(
-        self,
-        place: Place,
-        folder: ShardFolder,
-        *,
-        tables_at_once: int,
-        maintain_every: int,
-        maintain_at_once: bool,
-        keep_cuts: dt.timedelta,
-        unique_keys: bool,
-    ) -> None:
-        """With `unique_keys` a key that two members have is refused."""
+    def __init__(self, place: Place, folder: ShardFolder, settings: MirrorSettings) -> None:
         self._place = place
-        self._unique_keys = unique_keys
+        self._settings = settings
         self._checked: set[str] = set()
         """Tables in which no two members had a key at the last cut."""
         self._spark: SparkSession | None = None
         self._sink: Sink | None = None
-        self._pool = ThreadPoolExecutor(tables_at_once, thread_name_prefix="sharded")
+        self._pool = ThreadPoolExecutor(settings.tables_at_once, thread_name_prefix="sharded")
         self._lock = threading.RLock()
         self._applied: dict[str, int] = {}
         """The tables that were read since the last cut."""
@@ -71,10 +62,7 @@ class ShardedTables:
         """By table (`schema.name`), as of the last merge."""
         self._published: dict[str, str] = {}
         """The same, as of the last cut."""
-        self._schedule = MaintenanceSchedule(maintain_every)
-        self._due_tables = MaintenanceQueue(at_once=maintain_at_once)
-        self._changed: set[str] = set()
-        self._keep_cuts = keep_cuts
+        self.maintenance = TableMaintenance(settings)
 
     def covers(self, table: str) -> bool:
         return self._place.sharding.covers(table)
@@ -85,9 +73,8 @@ class ShardedTables:
             return []
         self._spark = fork_session(spark)
         self._sink = self._place.make_sink(self._spark, SHARED)
-        part = self._place.find_part(SHARED)
-        self.versions = dict(part.versions) if part is not None else {}
-        gone = [name for name in self.versions if not self._read(_name_table(name))]
+        self.versions = dict(self._place.find_part(SHARED).versions)
+        gone = [name for name in self.versions if not self._read(MirrorTable.by_name(name))]
         for name in gone:
             del self.versions[name]
         self._published = dict(self.versions)
@@ -124,7 +111,6 @@ class ShardedTables:
             self._due[str(due.table)].append(due)
 
     def fold(self) -> Mapping[str, FoldedTable]:
-        """Fold what the members have left, by table."""
         if not self._due:
             return {}
         assert self._sink is not None, "begin comes first"
@@ -176,12 +162,12 @@ class ShardedTables:
 
         A process begins with tables as others left them, and a load may end without a row.
         """
-        if not self._unique_keys:
+        if not self._settings.unique_keys:
             return []
         refusals = []
         changed = {name for name, folded in self._folded.items() if folded.shards}
         for name in sorted(self.versions.keys() - changed - {*loading} - self._checked):
-            table = _name_table(name)
+            table = MirrorTable.by_name(name)
             try:
                 self._check_unique(sink, replace(table, key=sink.read_key(table)), None)
             except TableRefused as refused:
@@ -201,28 +187,21 @@ class ShardedTables:
             self.versions[table] = self._published[table]
 
     def note_published(self, number: int) -> None:
-        """The cut is published: the next one begins."""
         self._published = dict(self.versions)
         self._folded = {}
         self._applied.clear()
-        if self._schedule.is_due(number - 1, number):
-            self._due_tables.add(sorted(self._changed))
-            self._changed.clear()
-
-    @property
-    def is_maintenance_due(self) -> bool:
-        return bool(self._due_tables)
+        self.maintenance.note_batch(number - 1, number)
 
     def maintain_if_due(self) -> None:
         """Maintain some of the changed tables, between two cuts.
 
         Maintenance moves `main` to the last merge, so it leaves out tables whose `main` stays.
         """
-        due = [table for table in self._due_tables.take_share() if table in self.versions]
+        due = [table for table in self.maintenance.due.take_share() if table in self.versions]
         if due and self._place.last is not None:
             due = [table for table in due if table not in self._place.last.held_tables]
         if due and self._sink is not None:
-            self._sink.maintain(due, self._keep_cuts)
+            self._sink.maintain(due, self._settings.keep_cuts)
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -239,15 +218,17 @@ class ShardedTables:
     def _merge_table(self, sink: Sink, folded: FoldedTable, number: int, *, is_loading: bool) -> TableRefused | None:
         table = _share(folded.shards[0].table)
         try:
-            with refusing_errors(table):
-                self._unite_and_merge(sink, table, folded.shards, number, check=self._unique_keys and not is_loading)
+            with refusing_errors(table, otherwise=_LOAD_ALL):
+                self._unite_and_merge(
+                    sink, table, folded.shards, number, check=self._settings.unique_keys and not is_loading
+                )
         except TableRefused as refused:
             refused.prefix, refused.table = SHARED, str(table)
             return refused
         finally:
             folded.caches.close()
         with self._lock:
-            self._changed.add(str(table))
+            self.maintenance.changed.add(str(table))
             if (version := sink.version_of(table)) is not None:
                 self.versions[str(table)] = version
         return None
@@ -255,7 +236,7 @@ class ShardedTables:
     def _unite_and_merge(
         self, sink: Sink, table: MirrorTable, shards: list[Shard], number: int, *, check: bool
     ) -> None:
-        columns = unite_columns(table, [(_share(each.table).key, each.columns) for each in shards])
+        columns = unite_columns(table, [(_share(each.table).key, one) for each in shards for one in each.columns])
         counts = [each.keys for each in shards]
         batch = TableBatch(
             reduce(DataFrame.unionByName, (_select_rows(each, columns) for each in shards)),
@@ -283,20 +264,14 @@ class ShardedTables:
 
 def unite_columns(table: MirrorTable, shards: Iterable[tuple[tuple[str, ...], StructType]]) -> StructType:
     """Return the columns of all shards, by their keys and columns; refuse what does not unite."""
+    repair = f"give the column one type in all shards; then, in each of them, `{reload_command(table)}`"
     found = []
     for key, columns in shards:
         if key != table.key:
             raise refuse_key(table, key)
         found.append(columns)
-    return column_changes.unite_columns(table, found, refuse=partial(_refuse_types, table))
-
-
-def _refuse_types(table: MirrorTable, what: str) -> TableRefused:
-    return TableRefused(
-        what,
-        at_stake="the column's values",
-        repair=f"give the column one type in all shards; then, in each of them, `{reload_command(table)}`",
-    )
+    refuse = partial(TableRefused, at_stake="the column's values", repair=repair)
+    return column_changes.unite_columns(table, found, refuse=refuse)
 
 
 def _share(table: MirrorTable) -> MirrorTable:
@@ -307,15 +282,8 @@ def _share(table: MirrorTable) -> MirrorTable:
     return replace(table, topic=f"*.{table}", key=(*table.key, MEMBER) if table.key else ())
 
 
-def _name_table(name: str) -> MirrorTable:
-    """Return a sharded table by its name alone."""
-    schema, _, table = name.partition(".")
-    return MirrorTable("", schema, table, ())
-
-
 def _select_rows(shard: Shard, columns: StructType) -> DataFrame:
-    """Select folded rows with the columns of all shards."""
-    own = {*shard.columns.names}
+    own = {*shard.columns[0].names}
     values = (
         (f.col(field.name) if field.name in own else f.lit(None)).cast(field.dataType).alias(field.name)
         for field in columns

@@ -2,14 +2,10 @@
 
 The commit records of a batch come in the order of their sequence numbers. The ranges of every table
 are read, counted, folded and merged, several tables at once. The mirror publishes the batch's cut.
-
-The tables and the cuts alone say what was applied. So a retried batch, a killed driver and a lost
-checkpoint all end in the same tables.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,18 +13,22 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Literal
 
 from pyspark.sql import SparkSession
 
 from twofold_spark.errors import Refused, TableRefused
-from twofold_spark.mirror.batching import AppliedBatch, BatchSizer, MaintenanceQueue, MaintenanceSchedule
+from twofold_spark.mirror.batching import (
+    AppliedBatch,
+    BatchSizer,
+    MirrorSettings,
+    TableMaintenance,
+)
 from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.shard_folding import DueShard
 from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
 from twofold_spark.session import fork_session
-from twofold_spark.sinks.cuts import Cut
+from twofold_spark.sinks.cuts import EVERY_TABLE, Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.place import Place
 from twofold_spark.sources.commit_records import (
@@ -39,27 +39,10 @@ from twofold_spark.sources.commit_records import (
     select_since_reload,
 )
 from twofold_spark.sources.commit_topic import CommitTopic
-from twofold_spark.sources.decoding import UnreadableChoice
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_client import KafkaAdmin
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.topic_names import is_table_topic, reload_command
+from twofold_spark.sources.topic_names import is_table_topic
 from twofold_spark.streaming import EndRequested
-
-
-@dataclass(frozen=True, slots=True)
-class MirrorSettings:
-    """What the user chooses of a mirror's batches and its maintenance."""
-
-    batch_rows: int = 500_000
-    batch_bytes: int = 512 << 20
-    tables_at_once: int = 3
-    unreadable: UnreadableChoice = "stop"
-    on_table_error: Literal["stop", "go-on"] = "stop"
-    maintain_every: int = 100
-    maintain_at_once: bool = True
-    keep_cuts: dt.timedelta = dt.timedelta(hours=1)
-    unique_keys: bool = False
-    """Whether no two members may have a row of one key in a sharded table."""
 
 
 @dataclass(slots=True)
@@ -79,7 +62,7 @@ class SourceMirror:
     def __init__(
         self,
         spark: SparkSession,
-        kafka: Kafka,
+        admin: KafkaAdmin,
         registry: Registry,
         prefix: str,
         place: Place,
@@ -90,28 +73,20 @@ class SourceMirror:
     ) -> None:
         self._spark = spark
         self._prefix = prefix
-        self._topic = CommitTopic(kafka, registry, prefix)
+        self._topic = CommitTopic(admin.kafka, registry, prefix)
         self._place = place
         self._settings = settings
-        self._merger = TableMerger(kafka, registry, prefix, settings.unreadable)
-        self._sizer = BatchSizer(settings.batch_rows, settings.batch_bytes)
+        self._merger = TableMerger(admin, registry, prefix, settings.unreadable)
+        self.sizer = BatchSizer(settings.batch_rows, settings.batch_bytes)
         self._pool = ThreadPoolExecutor(settings.tables_at_once, thread_name_prefix="merge")
-        self._schedule = MaintenanceSchedule(settings.maintain_every)
-        self._due_tables = MaintenanceQueue(at_once=settings.maintain_at_once)
+        self.maintenance = TableMaintenance(settings)
         self._ending = ending
         self._warn = warn
-        self._changed_tables: set[str] = set()
-        """Tables that changed since they were last maintained, or became due."""
-        self._sink: Sink | None = None
+        self._sink: Sink
         self._shared = shared
         self._next = NextCut(prefix, warn, shared.covers)
         self._batch: Batch | None = None
         """The last one."""
-
-    @property
-    def next_rows(self) -> int:
-        """About how many rows the next batch should have."""
-        return self._sizer.next_rows()
 
     @property
     def cut(self) -> Cut:
@@ -125,13 +100,11 @@ class SourceMirror:
         self._next.start_from(self._sink, self._place.find_part(self._prefix))
 
     def stop_table(self, table: str) -> None:
-        """Stop a table that is not there any more."""
         if table in self._next.cut.versions:
-            self._warn(f"mirror: {table} does not exist any more: it is stopped until `{reload_command(table)}`")
+            self._next.warn_of_absence(table)
             self._next.stop_table(table)
 
     def describe_shards(self, versions: Mapping[str, str]) -> Cut:
-        """Return the last cut with these versions of sharded tables."""
         return self._next.describe_shards(versions, self._merger.has_topic)
 
     def apply_up_to(self, sequence: int, *, held: Iterable[CommitRecord] | None, behind: int) -> AppliedBatch:
@@ -139,7 +112,6 @@ class SourceMirror:
 
         They are read behind an offset, unless they are held. The batch is not published.
         """
-        assert self._sink is not None, "begin comes first"
         if self._ending.is_set():
             raise EndRequested
         source = (record for record in held) if held is not None else self._topic.read_after(self._spark, behind)
@@ -151,9 +123,7 @@ class SourceMirror:
         self._handle_gap(batch[0])
         before = self._next.cut.sequence
         applied = self._apply(self._sink, batch)
-        if self._schedule.is_due(before, self._next.cut.sequence):
-            self._due_tables.add(sorted(self._changed_tables))
-            self._changed_tables.clear()
+        self.maintenance.note_batch(before, self._next.cut.sequence)
         return applied
 
     def leave_out(self, refused: TableRefused) -> None:
@@ -168,7 +138,7 @@ class SourceMirror:
         elif self._settings.on_table_error == "stop" or refused.table not in self._next.cut.versions:
             raise refused
         else:
-            self._warn(_describe_stop(refused.table, refused))
+            self._warn(self._describe_stop(refused.table, refused))
         if batch is not None:
             batch.stopped.add(refused.table)
             self._make_cut(batch)
@@ -181,27 +151,21 @@ class SourceMirror:
         """
         assert self._batch is not None, "it has left the shard"
         self._batch.bytes += size
-        self._sizer.record_batch(self._batch.rows, self._batch.bytes)
+        self.sizer.record_batch(self._batch.rows, self._batch.bytes)
         if waits:
             self._batch.stopped.add(table)
             self._make_cut(self._batch)
-
-    @property
-    def is_maintenance_due(self) -> bool:
-        return bool(self._due_tables)
 
     def maintain_if_due(self) -> None:
         """Maintain some of the changed tables, between two batches: beside a merge it would
         conflict.
         """
-        due = [table for table in self._due_tables.take_share() if table in self._next.cut.versions]
-        if due and self._sink is not None:
+        due = [table for table in self.maintenance.due.take_share() if table in self._next.cut.versions]
+        if due:
             self._sink.maintain(due, self._settings.keep_cuts)
 
     def close(self) -> None:
-        """Release what the mirror holds, after the last batch."""
         self._pool.shutdown()
-        self._merger.close()
 
     def raise_or_begin(self, refused: Refused) -> None:
         """Raise a refusal, unless the user wants to begin with what there is."""
@@ -243,11 +207,11 @@ class SourceMirror:
         outcomes = {table: self._take_outcome(table, job, last) for table, job in jobs.items()}
         for table, outcome in outcomes.items():
             if not self._shared.covers(str(table)):
-                self._changed_tables.add(str(table))
+                self.maintenance.changed.add(str(table))
             (stopped.discard if outcome.done else stopped.add)(str(table))
         self._batch = Batch(last, applied, stopped, rows, sum(o.bytes for o in outcomes.values()))
         self._make_cut(self._batch)
-        self._sizer.record_batch(rows, self._batch.bytes)
+        self.sizer.record_batch(rows, self._batch.bytes)
         return AppliedBatch(
             cut=self._next.cut,
             transactions=sum(r.transactions for r in batch),
@@ -262,7 +226,6 @@ class SourceMirror:
         )
 
     def _make_cut(self, batch: Batch) -> None:
-        assert self._sink is not None, "begin comes first"
         going_on = {table: number for table, number in batch.applied.items() if str(table) not in batch.stopped}
         self._next.advance(self._sink, batch.last, going_on, batch.stopped)
 
@@ -281,7 +244,8 @@ class SourceMirror:
         jobs = {}
         for table, sequence in applied.items():
             ranges, reloaded = select_since_reload((r for r in batch if r.sequence > sequence), table.topic)
-            from_truncate = reloaded or self._next.waits_for_reload(table, sequence, stopped)
+            is_stopped = str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
+            from_truncate = reloaded or is_stopped
             if ranges and self._shared.covers(str(table)):
                 self._shared.add(DueShard(self._prefix, table, ranges, self._merger, sink, from_truncate))
                 stopped.discard(str(table))
@@ -322,7 +286,7 @@ class SourceMirror:
         """
         if self._settings.on_table_error == "stop" and not self._has_later_reload(table, last):
             raise error
-        self._warn(_describe_stop(table, error))
+        self._warn(self._describe_stop(str(table), error))
 
     def _has_later_reload(self, table: MirrorTable, last: CommitRecord) -> bool:
         """Whether a reload of the table lies behind this batch.
@@ -332,6 +296,6 @@ class SourceMirror:
         later = self._topic.read_after(self._spark, last.offset)
         return any(record.reload and r.topic == table.topic for record in later for r in record.ranges)
 
-
-def _describe_stop(table: MirrorTable | str, error: TableRefused) -> str:
-    return f"mirror: {table} is stopped until it is reloaded; the other tables go on: {error}"
+    def _describe_stop(self, table: str, error: TableRefused) -> str:
+        name = self._next.name_rows(table)
+        return f"mirror: {name} is stopped until it is reloaded; the other tables go on: {error}"

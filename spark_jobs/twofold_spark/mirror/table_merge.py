@@ -19,15 +19,13 @@ from pyspark.sql.types import StructType
 from twofold_avro.comments import read_comments
 from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.folded_rows import FoldedRows
-from twofold_spark.mirror.keyed_folding import LastRecords, fold_keyed
-from twofold_spark.mirror.keyless_folding import fold_keyless
+from twofold_spark.mirror.folding import LastRecords, fold_keyed, fold_keyless
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.table_errors import refusing_errors
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_records import OffsetRange
 from twofold_spark.sources.decoding import UnreadableChoice, select_unreadable
-from twofold_spark.sources.kafka_client import Kafka
-from twofold_spark.sources.kafka_reader import StableOffsets
+from twofold_spark.sources.kafka_client import UNKNOWN_TOPIC, KafkaAdmin
 from twofold_spark.sources.registry import Registry, Subject
 from twofold_spark.sources.topic_names import parse_topic_name, reload_command
 
@@ -51,12 +49,11 @@ class MergeOutcome:
 class TableMerger:
     """Reads, folds and merges; several threads may use it, each for a table of its own."""
 
-    def __init__(self, kafka: Kafka, registry: Registry, prefix: str, unreadable: UnreadableChoice) -> None:
-        self._kafka = kafka
+    def __init__(self, admin: KafkaAdmin, registry: Registry, prefix: str, unreadable: UnreadableChoice) -> None:
+        self._admin = admin
         self._registry = registry
         self._prefix = prefix
         self._unreadable = unreadable
-        self._stable = StableOffsets(kafka)
         self._quarantine_lock = threading.Lock()
         self._keys: dict[str, Subject | None] = {}
         """The key of each topic, as of its first batch or last reload; only a reload changes it."""
@@ -64,7 +61,6 @@ class TableMerger:
         """By topic, for its subject as of the last batch."""
 
     def describe_table(self, topic: str, *, reloaded: bool) -> MirrorTable:
-        """Return the table of a topic."""
         if reloaded or topic not in self._keys:
             self._registry.refresh_subject(f"{topic}-value")
             self._keys[topic] = self._registry.refresh_subject(f"{topic}-key")
@@ -102,10 +98,10 @@ class TableMerger:
             return sink.read_current(table)
 
         with refusing_errors(table), ExitStack() as caches:
-            folded = self._read_and_fold(spark, sink, table, ranges, caches, None if from_truncate else read_current)
-            read = time.monotonic()
-            if not _is_complete(table, ranges, folded, from_truncate=from_truncate):
+            folded = self.fold(spark, sink, table, ranges, caches, None if from_truncate else read_current)
+            if folded is None:
                 return MergeOutcome(done=False)
+            read = time.monotonic()
             sink.prepare(self.add_comment(table), folded.columns)
             batch = TableBatch(folded.rows, folded.keys, folded.truncated, folded.unchanged)
             sink.merge(table, batch, sequence=sequence)
@@ -126,46 +122,28 @@ class TableMerger:
         caches: ExitStack,
         read_current: ReadCurrent | None,
     ) -> FoldedRows | None:
-        """Fold the rows of a shard; without `read_current` only a reload repairs it.
+        """Read the ranges, and fold their rows; without `read_current` only a reload repairs them.
 
-        None: it waits for a truncate, and none came.
+        None: the rows wait for a truncate, and none came.
         """
-        folded = self._read_and_fold(spark, sink, table, ranges, caches, read_current)
-        return folded if _is_complete(table, ranges, folded, from_truncate=read_current is None) else None
 
-    def find_subjects(self, table: MirrorTable) -> tuple[Subject, Subject] | None:
-        """Return the subjects of the rows and of their keys, as far as they are known; None of a
-        table without a key.
-        """
-        rows, keys = self._registry.find_subject(f"{table.topic}-value"), self._keys.get(table.topic)
-        return (rows, keys) if rows is not None and keys is not None else None
-
-    def close(self) -> None:
-        """Close the admin client, after the last merge."""
-        self._stable.close()
-
-    def _read_and_fold(
-        self,
-        spark: SparkSession,
-        sink: Sink,
-        table: MirrorTable,
-        ranges: list[OffsetRange],
-        caches: ExitStack,
-        read_current: ReadCurrent | None,
-    ) -> FoldedRows:
-        """Read the ranges, and fold them; without `read_current` no value comes from the table."""
-        try:
-            decided = self._stable.have_passed(spark, ranges)
-            raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided, over_markers=True)
+        def read() -> tuple[DataFrame, FoldedRows]:
+            caches.close()
+            decided = kafka_reader.are_decided(self._admin, ranges)
+            raw = kafka_reader.read_ranges(spark, self._admin.kafka, ranges, decided=decided, over_markers=True)
             folded = self._fold(raw, table, caches, read_current, refresh=False)
             if differing_counts(ranges, folded.counts):
                 # An offset between two ranges was no marker, but a record of a transaction in doubt
                 # or rolled back.
                 caches.close()
-                raw = kafka_reader.read_ranges(spark, self._kafka, ranges, decided=decided)
+                raw = kafka_reader.read_ranges(spark, self._admin.kafka, ranges, decided=decided)
                 folded = self._fold(raw, table, caches, read_current, refresh=False)
+            return raw, folded
+
+        try:
+            raw, folded = kafka_reader.wait_for_topic(read)
         except Exception as error:
-            if "UnknownTopicOrPartition" not in str(error):
+            if UNKNOWN_TOPIC not in str(error):
                 raise
             raise TableRefused(
                 f"{table}: its topic {table.topic} does not exist any more",
@@ -179,7 +157,18 @@ class TableMerger:
             folded = self._fold(raw, table, caches, read_current, refresh=True)
         if folded.unreadable:
             self._quarantine(raw, sink, table, folded.unreadable)
+        _check_counts(table, ranges, folded.counts)
+        if read_current is None and not folded.truncated:
+            return None
+        folded.check(table)
         return folded
+
+    def find_subjects(self, table: MirrorTable) -> tuple[Subject, Subject] | None:
+        """Return the subjects of the rows and of their keys, as far as they are known; None of a
+        table without a key.
+        """
+        rows, keys = self._registry.find_subject(f"{table.topic}-value"), self._keys.get(table.topic)
+        return (rows, keys) if rows is not None and keys is not None else None
 
     def _quarantine(self, raw: DataFrame, sink: Sink, table: MirrorTable, count: int) -> None:
         records = select_unreadable(raw, self._subject(table, refresh=False), table.topic)
@@ -226,15 +215,6 @@ class TableMerger:
                 f"registers it; then `{reload_command(table)}`",
             )
         return subject
-
-
-def _is_complete(table: MirrorTable, ranges: list[OffsetRange], folded: FoldedRows, *, from_truncate: bool) -> bool:
-    """Refuse what must not be merged. Return False if a truncate is waited for, and none came."""
-    _check_counts(table, ranges, folded.counts)
-    if from_truncate and not folded.truncated:
-        return False
-    folded.check(table)
-    return True
 
 
 def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dict[int, int]) -> None:

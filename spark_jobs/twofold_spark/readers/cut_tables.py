@@ -21,9 +21,6 @@ REPEATABLE READ transaction.
 A table in backfill lacks some of its rows. It is refused, and left out where the cut's tables are
 listed.
 
-In Iceberg and PostgreSQL a table that is read by its name is as of the last whole cut. In Delta it
-is as of its own last merge, which may lie between two cuts.
-
 A cut that does not exist (any more), or whose tables' versions were removed, is refused with a
 message that names what is kept.
 """

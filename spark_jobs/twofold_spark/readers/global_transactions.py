@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.errors import SetupError, UsageError
-from twofold_spark.sources import decoding
+from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import Kafka
 from twofold_spark.sources.registry import Registry
@@ -40,13 +40,8 @@ def _list_of_source(spark: SparkSession, kafka: Kafka, registry: Registry, prefi
     subject = registry.refresh_subject(f"{topic}-value")
     if subject is None:
         raise SetupError(f"the registry has no subject {topic}-value: give the registry of the connector of {prefix}")
-    commits = (
-        spark.read.format("kafka")
-        .options(**kafka.options("read_committed"))
-        .option("subscribe", topic)
-        .load()
-        .select(decoding.decode_record(f.col("value"), subject).alias("c"))
-    )
+    records = kafka_reader.read_from(spark, kafka, topic, kafka_reader.EARLIEST)
+    commits = records.select(decoding.decode_record(f.col("value"), subject).alias("c"))
     return commits.select(f.lit(prefix).alias("prefix"), "c.sequence", f.explode("c.prepared").alias("p")).select(
         "prefix",
         "p.global_id",

@@ -26,7 +26,6 @@ from twofold_spark.sources.topic_names import reload_command
 
 
 def format_columns(columns: StructType, *, required: Collection[str] = ()) -> str:
-    """Format columns for CREATE TABLE."""
     return ", ".join(
         f"{SPARK.quote(field.name)} {field.dataType.simpleString()}{' NOT NULL' if field.name in required else ''}"
         f"{_comment_clause(field)}"
@@ -61,7 +60,6 @@ def list_alterations(present: StructType, wanted: StructType, *, table: str, ins
 
 
 def refuse_type(column: str, present: str, wanted: str, table: str) -> TableRefused:
-    """Make the refusal of a type that is not a wider one."""
     return TableRefused(
         f"{column} has the type {present} in the table and {wanted} in the topic, which is not a wider type",
         at_stake="the column's values",
@@ -69,22 +67,18 @@ def refuse_type(column: str, present: str, wanted: str, table: str) -> TableRefu
     )
 
 
-def unite_types(one: DataType, other: DataType) -> DataType | None:
-    """Return the type that holds the values of both; None if neither does."""
-    return one if _can_hold(one, other) else other if _can_hold(other, one) else None
-
-
 def unite_columns(table: object, shards: Iterable[StructType], *, refuse: Callable[[str], TableRefused]) -> StructType:
     """Return the columns of all shards of a table; refuse types that do not unite."""
     fields: dict[str, StructField] = {}
     for field in (field for columns in shards for field in columns):
         known = fields.setdefault(field.name, field)
-        kind = unite_types(known.dataType, field.dataType)
-        if kind is None:
+        held = _can_hold(known.dataType, field.dataType)
+        if not held and not _can_hold(field.dataType, known.dataType):
             raise refuse(
                 f"{table}.{field.name} has the type {known.dataType.simpleString()} in one shard and "
                 f"{field.dataType.simpleString()} in another, and neither can hold the other"
             )
+        kind = known.dataType if held else field.dataType
         fields[field.name] = StructField(field.name, kind, metadata=known.metadata or field.metadata)
     return StructType(list(fields.values()))
 

@@ -1,16 +1,24 @@
-"""Cuts as rows of `twofold.cuts`, a row for each source; read where tables have versions."""
+"""Cuts where tables have versions: rows of `twofold.cuts`, a row for each source; and the reader of
+such a mirror.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut, MissingRow
+from twofold_spark.sinks import sharding
+from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, OF_GROUP, Cut, CutLimit, GlobalCut, MissingRow
+from twofold_spark.sinks.sharding import SHARED, Sharding
+
+KEY = "twofold.key"
+"""The property of a table that names the columns that it is merged by."""
 
 COLUMNS = (
     "number bigint, prefix string, joined boolean, sequence bigint, commit_offset bigint, applied_lsn bigint, "
@@ -67,11 +75,6 @@ def combine_rows(number: int, rows: Iterable[Any]) -> GlobalCut:
     return GlobalCut(number, parts[True], parts[False])
 
 
-def time_ago(keep: dt.timedelta) -> str:
-    """Build the SQL expression of the moment so long ago."""
-    return f"(current_timestamp() - INTERVAL '{keep.total_seconds():.6f}' SECOND)"
-
-
 def find_first_kept(cuts: DataFrame, keep: dt.timedelta) -> int:
     """Return the number of the cut that readers got `keep` ago: older cuts had been replaced.
 
@@ -81,7 +84,8 @@ def find_first_kept(cuts: DataFrame, keep: dt.timedelta) -> int:
     """
     is_whole = f.bool_and(f.expr("whole OR NOT joined"))
     each = cuts.groupBy("number").agg(is_whole.alias("whole"), f.max("published_at").alias("published_at"))
-    row = each.where(f"whole AND published_at < {time_ago(keep)}").agg(f.max("number")).first()
+    ago = f"current_timestamp() - INTERVAL '{keep.total_seconds():.6f}' SECOND"
+    row = each.where(f"whole AND published_at < {ago}").agg(f.max("number")).first()
     return row[0] or 0 if row is not None else 0
 
 
@@ -103,9 +107,64 @@ def read_last(cuts: DataFrame) -> GlobalCut | None:
 
 def _read(cuts: DataFrame, number: int) -> GlobalCut:
     rows = cuts.where(f.col("number") == number).withColumn("committed_us", f.unix_micros("committed_at")).collect()
-    return combine_rows(number, map(_to_part, rows))
+    versions = ({entry["name"]: str(entry["version"]) for entry in row["tables"]} for row in rows)
+    return combine_rows(
+        number, ({**row.asDict(), "tables": of_row} for row, of_row in zip(rows, versions, strict=True))
+    )
 
 
-def _to_part(row: Any) -> Mapping[str, Any]:
-    versions = {entry["name"]: str(entry["version"]) for entry in row["tables"]}
-    return {**row.asDict(), "tables": versions}
+class VersionedTables(ABC):
+    """The tables (`schema.name`) in a catalog of Iceberg, or in a folder of Delta."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+
+    @abstractmethod
+    def name(self, table: str) -> str:
+        """Return the table's name in SQL."""
+
+    @abstractmethod
+    def has(self, table: str) -> bool:
+        """Whether the table exists."""
+
+    @abstractmethod
+    def create(self, table: str, columns: str, properties: Mapping[str, str]) -> None:
+        """Create the table."""
+
+    @abstractmethod
+    def read_property(self, table: str, key: str) -> str:
+        """Return a property of the table; an empty text if it has none."""
+
+    @abstractmethod
+    def of_member(self, prefix: str) -> Self:
+        """Return the tables of a group's member."""
+
+    def read_key(self, table: str) -> tuple[str, ...]:
+        return tuple(column for column in self.read_property(table, KEY).split(",") if column)
+
+
+class VersionedReader:
+    """Cuts and tables of a mirror; `own` are the tables where the cuts are."""
+
+    def __init__(self, own: VersionedTables) -> None:
+        self._own = own
+
+    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
+        if not self._own.has(CUTS):
+            return None
+        return find_cut(self._own.spark.table(self._own.name(CUTS)), limit, first=first)
+
+    def is_of_group(self) -> bool:
+        return self._own.read_property(CUTS, OF_GROUP) == str(True)
+
+    def read_sharding(self) -> Sharding:
+        return Sharding.parse(self._own.read_property(CUTS, sharding.PROPERTY))
+
+    def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
+        return self._own.spark.sql(f"SELECT * FROM {self._of(prefix).name(name)} VERSION AS OF {int(version)}")
+
+    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
+        return self._of(prefix).read_key(name)
+
+    def _of(self, prefix: str) -> VersionedTables:
+        return self._own.of_member(prefix) if prefix != SHARED and self.is_of_group() else self._own

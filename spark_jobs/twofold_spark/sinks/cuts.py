@@ -4,15 +4,14 @@ for one. Pure.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from twofold_common.positions import format_lsn, parse_lsn
-from twofold_spark.formatting import format_time
 from twofold_spark.sources.commit_records import CommitIdentity
 
 CUTS = "twofold.cuts"
-"""The table of cuts."""
 SOURCES = "twofold.sources"
 """The property of the cuts' table that names the mirror's topic prefixes."""
 OF_GROUP = "twofold.of_group"
@@ -77,7 +76,6 @@ class Cut:
 
     @property
     def identity(self) -> CommitIdentity:
-        """The identity of the last commit record in it."""
         return CommitIdentity(self.sequence, self.applied_lsn, self.committed_us, self.stream_id)
 
     @property
@@ -158,3 +156,9 @@ class CutLimit:
 
 
 NO_LIMIT = CutLimit()
+
+
+def format_time(us: int) -> str:
+    """Format microseconds since 1970, in UTC."""
+    moment = dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+    return f"{moment:%Y-%m-%d %H:%M:%S.%f} UTC"

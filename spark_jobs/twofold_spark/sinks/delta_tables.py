@@ -5,7 +5,7 @@ cuts.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,13 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.errors import Refused
-from twofold_spark.sinks import cut_rows, merge_sql
-from twofold_spark.sinks.cuts import CUTS, NO_LIMIT, OF_GROUP, CutLimit, GlobalCut
-from twofold_spark.sinks.sharding import PROPERTY, SHARED, Sharding
+from twofold_spark.java_classes import java_class
+from twofold_spark.sinks import merge_sql
+from twofold_spark.sinks.cut_rows import VersionedReader, VersionedTables
 from twofold_spark.sources.topic_names import reload_command
 
 APPLICATION = "twofold"
-KEY = "twofold.key"
 SPOILED = "twofold.spoiled"
 """The property of a table that two jobs have merged into at once."""
 _PROPERTIES = {
@@ -30,6 +29,7 @@ _PROPERTIES = {
 }
 _TXN_ID, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+_AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
 _SKIP_EMPTY = "spark.databricks.delta.skipRecordingEmptyCommits"
 _ENFORCE_AGE = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
 _CHANGE_ROWS = ("MERGE", "WRITE", "RESTORE")
@@ -45,32 +45,36 @@ class RowCommit(NamedTuple):
     number: int
     """The merge's; 0 if another program wrote."""
     restored: int | None
-    """The version that it went back to, if it did."""
+    """The version that it went back to, if it did; -1 if a person named a time instead."""
 
 
-class DeltaTables:
+class DeltaTables(VersionedTables):
     """The tables of one source in a folder."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._spark = spark
+        super().__init__(spark)
         self.folder = folder.rstrip("/")
 
     def table_folder(self, name: str) -> str:
         return "/".join((self.folder, *name.split(".", 1)))
 
-    def table_path(self, name: str) -> str:
-        """Return the table's name in SQL."""
-        return f"delta.{merge_sql.SPARK.quote(self.table_folder(name))}"
+    def name(self, table: str) -> str:
+        return f"delta.{merge_sql.SPARK.quote(self.table_folder(table))}"
 
-    def has_table(self, name: str) -> bool:
-        """Whether the table exists.
+    def has(self, table: str) -> bool:
+        # `isDeltaTable` caches: it denies for an hour a table that it saw while another process
+        # made it.
+        log = java_class(self.spark, "org.apache.hadoop.fs.Path")(self.table_folder(table), "_delta_log")
+        files = log.getFileSystem(self.spark._jsparkSession.sessionState().newHadoopConf())
+        return bool(files.exists(log) and self.read_version(table) >= 0)
 
-        `isDeltaTable` caches: it denies for an hour a table that it saw while another process made
-        it.
-        """
-        log = self._jvm.org.apache.hadoop.fs.Path(self.table_folder(name), "_delta_log")
-        files = log.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
-        return bool(files.exists(log) and self._read_snapshot(name).version() >= 0)
+    def create(self, table: str, columns: str, properties: Mapping[str, str]) -> None:
+        escape = merge_sql.escape_literal
+        listed = ", ".join(f"'{escape(k)}' = '{escape(v)}'" for k, v in {**_PROPERTIES, **properties}.items())
+        self.spark.sql(f"CREATE TABLE {self.name(table)} ({columns}) USING delta TBLPROPERTIES ({listed})")
+
+    def of_member(self, prefix: str) -> DeltaTables:
+        return DeltaTables(self.spark, f"{self.folder}/{prefix}")
 
     def read_state(self, name: str) -> tuple[int, int]:
         """Return the table's version, and the sequence number up to which it has all changes."""
@@ -83,69 +87,36 @@ class DeltaTables:
     def read_version(self, name: str) -> int:
         return int(self._read_snapshot(name).version())
 
-    def read_key(self, name: str) -> tuple[str, ...]:
-        return tuple(key for key in self.read_property(name, KEY).split(",") if key)
-
-    def read_property(self, name: str, key: str) -> str:
-        """Return a property of the table; an empty text if it has none."""
-        found = self._read_snapshot(name).metadata().configuration().get(key)
+    def read_property(self, table: str, key: str) -> str:
+        found = self._read_snapshot(table).metadata().configuration().get(key)
         return str(found.get()) if found.isDefined() else ""
 
     def _read_snapshot(self, name: str) -> Any:
         """Read the present state of the table from Delta's log, without a query."""
-        log = self._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-            self._spark._jsparkSession, self.table_folder(name)
-        )
-        none = self._jvm.scala.Option.empty()
+        logs = java_class(self.spark, "org.apache.spark.sql.delta.DeltaLog")
+        log = logs.forTable(self.spark._jsparkSession, self.table_folder(name))
+        none = java_class(self.spark, "scala.Option").empty()
         may_be_stale = False
         return log.update(may_be_stale, none, none)
 
-    @property
-    def _jvm(self) -> Any:
-        return self._spark._jvm
 
-
-class DeltaReader:
+class DeltaReader(VersionedReader):
     """Cuts and tables of a mirror in Delta."""
 
     def __init__(self, spark: SparkSession, folder: str) -> None:
-        self._spark = spark
-        self._own = DeltaTables(spark, folder)
-
-    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
-        if not self._own.has_table(CUTS):
-            return None
-        return cut_rows.find_cut(self._spark.table(self._own.table_path(CUTS)), limit, first=first)
-
-    def is_of_group(self) -> bool:
-        return self._own.read_property(CUTS, OF_GROUP) == str(True)
-
-    def read_sharding(self) -> Sharding:
-        return Sharding.parse(self._own.read_property(CUTS, PROPERTY))
+        super().__init__(DeltaTables(spark, folder))
 
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
-        with _reading_old_versions(self._spark):
-            name = self._tables(prefix).table_path(name)
-            return self._spark.sql(f"SELECT * FROM {name} VERSION AS OF {int(version)}")
-
-    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
-        return self._tables(prefix).read_key(name)
-
-    def _tables(self, prefix: str) -> DeltaTables:
-        of_member = prefix != SHARED and self.is_of_group()
-        return DeltaTables(self._spark, member_folder(self._own.folder, prefix)) if of_member else self._own
+        with _reading_old_versions(self._own.spark):
+            return super().read_table(prefix, name, version)
 
 
-def member_folder(folder: str, prefix: str) -> str:
-    """Return the folder of a member's tables."""
-    return f"{folder.rstrip('/')}/{prefix}"
+def compact_only_when_asked(spark: SparkSession) -> None:
+    """Let no write of this session be followed by a compaction, whatever the table's property says.
 
-
-def create_table(spark: SparkSession, name: str, columns: str, properties: Mapping[str, str]) -> None:
-    """Create a table; `name` is that in SQL."""
-    escape = merge_sql.escape_literal
-    listed = ", ".join(f"'{escape(k)}' = '{escape(v)}'" for k, v in {**_PROPERTIES, **properties}.items())
-    spark.sql(f"CREATE TABLE {name} ({columns}) USING delta TBLPROPERTIES ({listed})")
+    Its commit would be taken for another job's.
+    """
+    spark.conf.set(_AUTO_COMPACT, "false")
 
 
 def mark_writes(spark: SparkSession, number: int, writer: str) -> None:
@@ -174,14 +145,27 @@ def find_write(spark: SparkSession, name: str, number: int, writer: str) -> int 
 def list_row_commits(spark: SparkSession, name: str, last: int) -> list[RowCommit]:
     """List those of a table's last commits that changed rows, oldest first."""
     history = spark.sql(f"DESCRIBE HISTORY {name} LIMIT {last}").where(f.col("operation").isin(*_CHANGE_ROWS))
-    restored = f.expr("IF(operation = 'RESTORE', operationParameters['version'], NULL)").cast("bigint")
+    version = f.coalesce(f.expr("operationParameters['version']").try_cast("bigint"), f.lit(-1))
+    restored = f.when(f.col("operation") == "RESTORE", version)
     number = f.coalesce(f.substring_index("userMetadata", " ", -1).try_cast("bigint"), f.lit(0))
     rows = history.select("version", number.alias("number"), restored.alias("restored")).collect()
     return sorted(RowCommit(row["version"], row["number"], row["restored"]) for row in rows)
 
 
+def has_lost_rows(commits: Iterable[RowCommit], shown: int) -> bool:
+    """Whether a RESTORE among the commits behind a version took rows away whose number stays.
+
+    It did not if it brought back that version, and no merge came before.
+    """
+    listed = [*commits]
+    restores = [place for place, each in enumerate(listed) if each.restored is not None]
+    if not restores:
+        return False
+    last = restores[-1]
+    return listed[last].restored != shown or any(each.number for each in listed[:last])
+
+
 def restore(spark: SparkSession, name: str, version: int) -> None:
-    """Bring a table's rows back to a version."""
     forget_marks(spark)
     with _reading_old_versions(spark):
         spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
@@ -227,8 +211,20 @@ def refuse_other_writer(table: str) -> Refused:
     )
 
 
+def refuse_restored(table: str, name: str, shown: int, *, may_return: bool) -> Refused:
+    """Make the refusal of a table that a person restored; `name` is that in SQL.
+
+    It may return to the version of the last cut if no merge has come since.
+    """
+    back = f"SET {_ENFORCE_AGE}=false; RESTORE TABLE {name} TO VERSION AS OF {shown}, or " if may_return else ""
+    return Refused(
+        f"RESTORE has brought back former rows of {table} since the last cut, which has its version {shown}",
+        at_stake="changes that would be missing: the table's number still says that it has them",
+        repair=f"{back}drop the mirror's table (its folder), then `{reload_command(table)}`",
+    )
+
+
 def refuse_spoiled(table: str) -> Refused:
-    """Make the refusal of a table that two jobs merged into at once."""
     return Refused(
         f"two jobs merged into {table} at once",
         at_stake="changes applied twice, or applied to a state that they do not belong to",

@@ -21,14 +21,13 @@ from pyspark.sql import SparkSession
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.java_classes import java_class
 from twofold_spark.sinks import iceberg_tables
-from twofold_spark.sinks.iceberg_schema import find_catalog, identify
-from twofold_spark.sinks.iceberg_tables import MAIN
+from twofold_spark.sinks.iceberg_tables import MAIN, IcebergTables, find_catalog, identify
 
 MERGES = "twofold"
-"""The branch that merges go to."""
 _ATTEMPTS = 5
 _NO_BRANCHES = ("BadRequestException", "UnsupportedOperationException")
 _NO_TRANSACTIONS = "UnsupportedOperationException"
+_NO_TABLE = "NoSuchTableException"
 _CONFLICT = "CommitFailedException"
 
 
@@ -82,12 +81,13 @@ class _Move:
 class CutPublisher:
     """Moves `main` of tables; `loaded` are tables as their last merge left them."""
 
-    def __init__(self, spark: SparkSession, catalog: str) -> None:
-        self._spark = spark
-        self._catalog = catalog
-        java_catalog = find_catalog(spark, catalog)
+    def __init__(self, tables: IcebergTables) -> None:
+        self._spark = tables.spark
+        self._tables = tables
+        java_catalog = find_catalog(tables.spark, tables.catalog)
         is_rest = java_catalog.getClass().getName() == "org.apache.iceberg.rest.RESTCatalog"
         self._transactions: Any | None = java_catalog if is_rest else None
+        self._has_moved_at_once = False
 
     def publish(self, versions: Mapping[str, int], loaded: Mapping[str, Any]) -> None:
         """Move `main` of each table (`schema.name`) to its version, in this order.
@@ -108,11 +108,10 @@ class CutPublisher:
                 return
 
     def _prepare(self, name: str, version: int, loaded: Any | None) -> _Move | None:
-        full = iceberg_tables.full_name(self._catalog, name)
         if loaded is None:
-            if not self._spark.catalog.tableExists(full):
+            if not self._tables.has(name):
                 return None
-            loaded = iceberg_tables.load_table(self._spark, full)
+            loaded = self._tables.load(name)
         operations = loaded.operations()
         metadata = operations.current()
         snapshot, main = metadata.snapshot(version), metadata.currentSnapshot()
@@ -121,7 +120,7 @@ class CutPublisher:
         if main is not None and not _is_ancestor(self._spark, loaded, snapshot, main):
             if _is_ancestor(self._spark, loaded, main, snapshot):
                 return None
-            _check_only_compacted(full, loaded, main, snapshot)
+            _check_only_compacted(self._tables.name(name), loaded, main, snapshot)
         changed = java_class(self._spark, "org.apache.iceberg.TableMetadata").buildFrom(metadata)
         after = changed.setBranchSnapshot(version, MAIN).build()
         return _Move(name, operations, metadata, after)
@@ -131,13 +130,26 @@ class CutPublisher:
             try:
                 self._commit_at_once(moves)
             except Py4JJavaError as error:
-                if _NO_TRANSACTIONS not in str(error):
+                if not self._lacks_transactions(str(error), moves):
                     raise
                 self._transactions = None  # a server with a part of the protocol
             else:
+                self._has_moved_at_once = True
                 return
         for move in moves:
             move.operations.commit(move.before, move.after)
+
+    def _lacks_transactions(self, error: str, moves: list[_Move]) -> bool:
+        """Whether the server has no commit of several tables.
+
+        A server that lists no endpoints is asked for it nevertheless. Iceberg's client takes the
+        answer 404 for a table that does not exist. Once the server has made such a commit, a 404 is
+        of something before it that fails.
+        """
+        if _NO_TRANSACTIONS in error:
+            return True
+        exist = _NO_TABLE in error and all(self._tables.has(move.name) for move in moves)
+        return exist and not self._has_moved_at_once
 
     def _commit_at_once(self, moves: list[_Move]) -> None:
         assert self._transactions is not None

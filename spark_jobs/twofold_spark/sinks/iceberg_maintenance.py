@@ -13,17 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from pyspark.sql import SparkSession
-
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.iceberg_branches import CutPublisher
-from twofold_spark.sinks.iceberg_tables import MAIN, full_name
+from twofold_spark.sinks.iceberg_tables import MAIN, IcebergTables
 from twofold_spark.sinks.merge_sql import escape_literal
 
 
 def maintain(
-    spark: SparkSession,
-    catalog: str,
+    own: IcebergTables,
     branch: str,
     publisher: CutPublisher | None,
     tables: Mapping[str, set[int]],
@@ -35,27 +32,22 @@ def maintain(
     """
     heads: dict[str, int] = {}
     for table in tables:
-        _compact(spark, catalog, table, branch)
-        loaded = iceberg_tables.load_table(spark, full_name(catalog, table))
-        if (head := iceberg_tables.current_snapshot(loaded, branch)) is not None:
+        listed = f"table => '{escape_literal(own.name(table))}', branch => '{branch}'"
+        own.spark.sql(f"CALL {own.catalog}.system.rewrite_data_files({listed})")
+        if (head := iceberg_tables.current_snapshot(own.load(table), branch)) is not None:
             heads[table] = head
     if publisher is not None and branch != MAIN:
         publisher.publish(heads, {})
     for table in heads:
-        _expire_snapshots(spark, catalog, table, tables[table], keep)
+        _expire_snapshots(own, table, tables[table], keep)
 
 
-def _compact(spark: SparkSession, catalog: str, table: str, branch: str) -> None:
-    name = escape_literal(full_name(catalog, table))
-    spark.sql(f"CALL {catalog}.system.rewrite_data_files(table => '{name}', branch => '{branch}')")
-
-
-def _expire_snapshots(spark: SparkSession, catalog: str, table: str, wanted: set[int], keep: dt.timedelta) -> None:
+def _expire_snapshots(own: IcebergTables, table: str, wanted: set[int], keep: dt.timedelta) -> None:
     """Expire snapshots by their ids.
 
     A recent cut may name an old snapshot, if the table did not change since.
     """
-    name = full_name(catalog, table)
+    spark, name = own.spark, own.name(table)
     snapshots = [
         Snapshot(*row)
         for row in spark.sql(
@@ -70,7 +62,7 @@ def _expire_snapshots(spark: SparkSession, catalog: str, table: str, wanted: set
     old = [s.id for s in snapshots[2:] if replaced[s.id] < before and s.id not in wanted | named]
     if old:
         spark.sql(
-            f"CALL {catalog}.system.expire_snapshots(table => '{escape_literal(name)}', "
+            f"CALL {own.catalog}.system.expire_snapshots(table => '{escape_literal(name)}', "
             f"older_than => TIMESTAMP '1970-01-01 00:00:00', snapshot_ids => array({', '.join(map(str, old))}))"
         )
 

@@ -17,22 +17,22 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_spark.session import CATALOG, member_catalog
-from twofold_spark.sinks import cut_rows, iceberg_branches, iceberg_maintenance, iceberg_rows, iceberg_tables
+from twofold_spark.sinks import cut_rows, iceberg_branches, iceberg_commits, iceberg_maintenance, iceberg_tables
 from twofold_spark.sinks.cuts import CUTS, GlobalCut
 from twofold_spark.sinks.iceberg_branches import MERGES
-from twofold_spark.sinks.iceberg_repeated import forget_repeated_append
 from twofold_spark.sinks.iceberg_sink import IcebergSink
-from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN
+from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, MAIN, IcebergTables
+from twofold_spark.sinks.merge_plan import WriteMode
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
+from twofold_spark.sinks.place import TablePlace, refuse_other_cut
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
-from twofold_spark.sinks.table_place import TablePlace, refuse_other_cut
-from twofold_spark.sinks.write_mode import WriteMode
 
 
 class IcebergPlace(TablePlace):
     """The catalog that has the cuts."""
 
     word = "warehouse"
+    _own: IcebergTables
 
     def __init__(
         self,
@@ -49,19 +49,15 @@ class IcebergPlace(TablePlace):
         self._format_version = format_version
         self._write_mode: WriteMode = write_mode
         self._partitioning = partitioning
-        self._prefixes: tuple[str, ...] = ()
         self._sinks: dict[str, IcebergSink] = {}
         self._publishers: dict[str, iceberg_branches.CutPublisher] = {}
-        """By catalog."""
         self._shown: Mapping[str, Mapping[str, str]] = {}
         """By prefix, the versions that `main` shows."""
         self._decided: str | None = None
         """The number of the last cut, as the summary of its snapshot has it."""
 
     def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
-        self._prefixes = prefixes
         self._publishers.clear()
-        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
         super().open(spark, prefixes)
         cuts = self._load_cuts()
         if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, MERGES):
@@ -69,27 +65,28 @@ class IcebergPlace(TablePlace):
         elif self.last is not None:
             self._show(self.last, cuts)  # a job was killed before it had
 
+    def _open_tables(self, spark: SparkSession) -> IcebergTables:
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
+        return IcebergTables(spark, self._catalog, self._format_version)
+
     def make_sink(self, spark: SparkSession, prefix: str) -> IcebergSink:
         catalog = self._catalog_of(prefix)
-        made = IcebergSink(
-            spark,
+        self._sinks[prefix] = IcebergSink(
+            self._tables_of(spark, catalog),
             prefix,
             self,
-            catalog,
             publisher=self._publisher(catalog),
-            format_version=self._format_version,
             write_mode=self._write_mode,
             partitioning=self._partitioning,
         )
-        self._sinks[prefix] = made
-        return made
+        return self._sinks[prefix]
 
     def publish(self, cut: GlobalCut) -> None:
         cuts, number = self._load_cuts(), str(cut.number)
         if _read_number(cuts) not in (None, self._decided):
             raise refuse_other_cut(cut)
         summary = {iceberg_tables.SEQUENCE: number}
-        iceberg_rows.append_rows(self._spark, cuts, cut_rows.make_rows(cut), branch=MERGES, summary=summary)
+        iceberg_commits.append_rows(self._spark, cuts, cut_rows.make_rows(cut), branch=MERGES, summary=summary)
         self.last, self._decided = cut, number
         self._show(cut, cuts)
 
@@ -104,7 +101,7 @@ class IcebergPlace(TablePlace):
         assert head is not None, "the cut was written"
         moves, known = {CUTS: head}, {CUTS: cuts}
         shown = self._list_versions(cut)
-        for prefix in (*self._prefixes, SHARED):
+        for prefix in (*self.prefixes, SHARED):
             before = self._shown.get(prefix, {})
             changed = {n: int(v) for n, v in shown.get(prefix, {}).items() if before.get(n) != v}
             loaded = self._sinks[prefix].loaded if prefix in self._sinks else {}
@@ -118,17 +115,17 @@ class IcebergPlace(TablePlace):
             sink.loaded.clear()
 
     def read_cuts(self, spark: SparkSession) -> DataFrame:
-        return spark.table(iceberg_tables.name_branch(self._name(CUTS), MERGES))
+        return spark.table(iceberg_tables.name_branch(self._own.name(CUTS), MERGES))
 
     def _read_last(self) -> GlobalCut | None:
-        iceberg_branches.open_branch(self._spark, self._name(CUTS))
+        iceberg_branches.open_branch(self._spark, self._own.name(CUTS))
         cuts = self._load_cuts()
-        forget_repeated_append(self._spark, cuts, MERGES)
+        iceberg_commits.forget_repeated_append(self._spark, cuts, MERGES)
         self._decided = _read_number(cuts)
         return cut_rows.read_last(self.read_cuts(self._spark))
 
     def _delete_before(self, number: int) -> None:
-        name = iceberg_tables.name_branch(self._name(CUTS), MERGES)
+        name = iceberg_tables.name_branch(self._own.name(CUTS), MERGES)
         self._spark.sql(f"DELETE FROM {name} WHERE number < {number}")
         head = iceberg_tables.current_snapshot(self._load_cuts(), MERGES)
         if self.last is not None and self.last.whole and head is not None:
@@ -137,23 +134,13 @@ class IcebergPlace(TablePlace):
     def _compact(self, table: str, keep: dt.timedelta) -> None:
         publisher = self._publisher(self._catalog) if self.last is not None and self.last.whole else None
         branch = MERGES if table == CUTS else MAIN
-        iceberg_maintenance.maintain(self._spark, self._catalog, branch, publisher, {table: set()}, keep)
+        iceberg_maintenance.maintain(self._own, branch, publisher, {table: set()}, keep)
 
-    def _name(self, table: str) -> str:
-        return iceberg_tables.full_name(self._catalog, table)
-
-    def _exists(self, table: str) -> bool:
-        return self._spark.catalog.tableExists(self._name(table))
-
-    def _create(self, table: str, columns: str, properties: Mapping[str, str]) -> None:
-        listed = iceberg_tables.list_properties(self._format_version, properties)
-        self._spark.sql(f"CREATE TABLE {self._name(table)} ({columns}) USING iceberg TBLPROPERTIES ({listed})")
-
-    def _read_property(self, table: str, key: str) -> str:
-        return str(iceberg_tables.load_table(self._spark, self._name(table)).properties().get(key) or "")
+    def _tables_of(self, spark: SparkSession, catalog: str) -> IcebergTables:
+        return IcebergTables(spark, catalog, self._format_version, opened=self._own.name(CUTS))
 
     def _load_cuts(self) -> Any:
-        return iceberg_tables.load_table(self._spark, self._name(CUTS))
+        return self._own.load(CUTS)
 
     def _catalog_of(self, prefix: str) -> str:
         return member_catalog(self._catalog, prefix) if self.of_group and prefix != SHARED else self._catalog
@@ -176,7 +163,7 @@ class IcebergPlace(TablePlace):
 
     def _publisher(self, catalog: str) -> iceberg_branches.CutPublisher:
         if catalog not in self._publishers:
-            self._publishers[catalog] = iceberg_branches.CutPublisher(self._spark, catalog)
+            self._publishers[catalog] = iceberg_branches.CutPublisher(self._tables_of(self._spark, catalog))
         return self._publishers[catalog]
 
 

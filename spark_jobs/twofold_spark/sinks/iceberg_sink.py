@@ -18,24 +18,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
-from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import (
     iceberg_branches,
+    iceberg_commits,
     iceberg_maintenance,
     iceberg_tables,
-    iceberg_writers,
     merge_sql,
     sharding,
 )
+from twofold_spark.sinks.cut_rows import KEY
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
-from twofold_spark.sinks.iceberg_filter import MergeFilter
-from twofold_spark.sinks.iceberg_repeated import CommitRepeated, give_up, list_behind
+from twofold_spark.sinks.iceberg_commits import CommitRepeated, give_up, list_behind
+from twofold_spark.sinks.iceberg_tables import IcebergTables
 from twofold_spark.sinks.interface import BatchPlan, MirrorTable, TableBatch
+from twofold_spark.sinks.merge_plan import MERGE_MODE, MergedTable, MergeFilter, WriteMode, list_mode_properties
 from twofold_spark.sinks.partitioning import Partitioning
+from twofold_spark.sinks.place import TablePlace
 from twofold_spark.sinks.sharding import SHARED
-from twofold_spark.sinks.table_place import TablePlace
-from twofold_spark.sinks.write_mode import MERGE_MODE, MergedTable, WriteMode, list_mode_properties
 
 _DISTRIBUTION = {
     # The rows are hashed by key already; another shuffle before writing would only cost time.
@@ -65,26 +65,23 @@ class IcebergSink:
 
     def __init__(
         self,
-        spark: SparkSession,
+        tables: IcebergTables,
         prefix: str,
         place: TablePlace,
-        catalog: str,
         *,
         publisher: CutPublisher,
-        format_version: int,
         write_mode: WriteMode,
         partitioning: Partitioning,
     ) -> None:
-        self._spark = spark
-        self._catalog = catalog
+        self._spark = tables.spark
+        self._tables = tables
         self._prefix = prefix
         self._place = place
-        self._format_version = format_version
         self._partitioning = partitioning
         self._writer = uuid.uuid4().hex
-        self._filter = MergeFilter(spark, all_files=write_mode != "copy-on-write")
+        self._filter = MergeFilter(tables.spark, all_files=write_mode != "copy-on-write")
         self._write_mode = write_mode
-        self._plan = BatchPlan(spark)
+        self._plan = BatchPlan(tables.spark)
         self._lock = threading.Lock()
         self._states: dict[str, TableState] = {}
         self._publisher = publisher
@@ -92,18 +89,18 @@ class IcebergSink:
         """Tables that changed since the last cut that `main` shows, as this job left them."""
 
     @property
-    def _cut(self) -> Cut | None:
+    def _cut(self) -> Cut:
         """This source's part of the last cut."""
         return self._place.find_part(self._prefix)
 
     def read_applied(self, table: MirrorTable) -> int:
-        loaded, name = self._load(str(table)), self._full_name(str(table))
+        loaded, name = self._load(str(table)), self._tables.name(str(table))
         if loaded is not None:
             if self._prefix == SHARED:
-                iceberg_writers.give_up_unpublished(self._spark, table, loaded, self._cut)
+                iceberg_commits.give_up_unpublished(self._spark, table, loaded, self._cut)
             iceberg_branches.follow_main(self._spark, name, loaded)
-            iceberg_writers.give_up_broken(self._spark, table, loaded, self._cut)
-            iceberg_writers.check_since_cut(table, name, loaded, self._cut)
+            iceberg_commits.give_up_broken(self._spark, table, loaded, self._cut)
+            iceberg_commits.check_since_cut(table, name, loaded, self._cut)
         before, present = self._states.get(str(table)), iceberg_tables.current_snapshot(loaded, MERGES)
         state = TableState(
             applied=self._read_number(loaded, iceberg_tables.SEQUENCE) or 0,
@@ -129,28 +126,22 @@ class IcebergSink:
         state = self._states[str(table)]
         if state.prepared == (columns, table.comment, table.key):
             return
-        own = {"twofold.topic": table.topic, iceberg_tables.KEY: ",".join(table.key)}
-        properties = {
-            **list_mode_properties(state.size.choose_mode(self._write_mode, 0)),
-            **_DISTRIBUTION,
-            **own,
-        }
+        own = {"twofold.topic": table.topic, KEY: ",".join(table.key)}
+        properties = {**list_mode_properties(state.size.choose_mode(self._write_mode, 0)), **_DISTRIBUTION, **own}
         if table.comment:
             properties[iceberg_tables.COMMENT] = table.comment
-        name = self._full_name(str(table))
+        name = self._tables.name(str(table))
         created = iceberg_tables.prepare_table(
-            self._spark,
-            self._catalog,
+            self._tables,
             str(table),
             columns,
+            properties,
             label=str(table),
-            properties=properties,
-            format_version=self._format_version,
             key=table.key,
             partitioned_by=self._partitioning.of(str(table)),
         )
         if created:
-            loaded = iceberg_tables.load_table(self._spark, name)
+            loaded = self._tables.load(str(table))
             iceberg_branches.follow_main(self._spark, name, loaded)
             state.base = iceberg_tables.current_snapshot(loaded, MERGES)
         state.prepared = columns, table.comment, table.key
@@ -158,14 +149,14 @@ class IcebergSink:
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         if self._load(str(table)) is None:
             return None
-        return self._spark.table(iceberg_tables.name_branch(self._full_name(str(table)), MERGES))
+        return self._spark.table(iceberg_tables.name_branch(self._tables.name(str(table)), MERGES))
 
     def merge(self, table: MirrorTable, batch: TableBatch, *, sequence: int) -> None:
-        name, spark = self._full_name(str(table)), batch.rows.sparkSession
+        name, spark = self._tables.name(str(table)), batch.rows.sparkSession
         state = self._states[str(table)]
         merge_sql.check_key(table, state.key, replace=batch.replace)
         if state.key != table.key:
-            iceberg_tables.set_properties(spark, name, {iceberg_tables.KEY: ",".join(table.key)})
+            iceberg_tables.set_properties(spark, name, {KEY: ",".join(table.key)})
             iceberg_tables.release_key(spark, name, state.key)
         mode = state.size.choose_mode(self._write_mode, batch.count)
         if state.size.mode not in (None, mode):
@@ -187,41 +178,26 @@ class IcebergSink:
 
     def _merge(self, table: MirrorTable, batch: TableBatch, sequence: int) -> Any:
         """Merge onto the version that was read, and return the table. Nothing may come between."""
-        name, spark = self._full_name(str(table)), batch.rows.sparkSession
+        name, spark = self._tables.name(str(table)), batch.rows.sparkSession
         state, into = self._states[str(table)], iceberg_tables.name_branch(name, MERGES)
         try:
-            if batch.replace:
-                merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).overwrite(f.lit(True))
-            elif state.base is None or state.size.rows == 0:
-                merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).append()
-            else:
-                view = f"_twofold_{abs(hash(str(table)))}"
-                columns = [c for c in batch.rows.columns if c not in (OP, UNCHANGED)]
-                rows, among = self._filter.apply(table, batch.rows, batch.count, state.size)
-                rows.createOrReplaceTempView(view)
-                spark.sql(
-                    merge_sql.merge_statement(
-                        into,
-                        view,
-                        table.key,
-                        columns,
-                        unchanged=batch.unchanged,
-                        among=among,
-                        floats=merge_sql.find_floats(batch.rows.schema),
-                        emptied=batch.emptied,
-                    )
-                )
+            with merge_sql.refusing_missing_copies(table):
+                if batch.replace:
+                    merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).overwrite(f.lit(True))
+                elif state.base is None or state.size.rows == 0:
+                    merge_sql.rows_of_empty_table(batch.rows, table.key).writeTo(into).append()
+                else:
+                    rows, among = self._filter.apply(table, batch.rows, batch.count, state.size)
+                    merge_sql.merge_batch(into, table, replace(batch, rows=rows), among=among)
         except Exception as error:
-            if merge_sql.is_missing_copies(error):
-                raise merge_sql.refuse_missing_copies(table) from error
             if any(conflict in str(error) for conflict in _CONFLICTS):
                 loaded = iceberg_tables.load_table(spark, name)
-                if iceberg_writers.is_of_batch(loaded.snapshot(MERGES), self._writer, sequence):
+                if iceberg_commits.is_of_batch(loaded.snapshot(MERGES), self._writer, sequence):
                     raise CommitRepeated from error
-                raise iceberg_writers.refuse_other_writer(table, "Iceberg refused the merge") from error
+                raise iceberg_commits.refuse_other_writer(table, "Iceberg refused the merge") from error
             raise
         loaded = iceberg_tables.load_table(spark, name)
-        iceberg_writers.check_parent(spark, table, loaded, base=state.base, writer=self._writer, sequence=sequence)
+        iceberg_commits.check_parent(spark, table, loaded, base=state.base, writer=self._writer, sequence=sequence)
         return loaded
 
     def _add_columns_of_others(self, rows: DataFrame, name: str) -> DataFrame:
@@ -234,12 +210,11 @@ class IcebergSink:
         return self._states[str(table)].key
 
     def find_repeated(self, table: MirrorTable, batch: TableBatch | None, *, everywhere: bool) -> str | None:
-        current = self.read_current(table)
-        assert current is not None, "it exists"
-        return sharding.find_repeated(current, table.key, batch.rows if batch is not None and not everywhere else None)
+        rows = batch.rows if batch is not None else None
+        return sharding.find_repeated(self.read_current(table), table.key, rows, everywhere=everywhere)
 
     def quarantine(self, records: DataFrame) -> None:
-        iceberg_tables.quarantine(records, self._catalog, self._format_version)
+        iceberg_tables.quarantine(self._tables, records)
 
     def version_of(self, table: MirrorTable) -> str | None:
         version = self._states[str(table)].version
@@ -253,7 +228,7 @@ class IcebergSink:
         for row in named.where(f.col("name").isin(*tables)).collect():
             wanted[row["name"]].add(row["version"])
         publisher = self._publisher if self._place.is_shown(self._prefix) else None
-        iceberg_maintenance.maintain(self._spark, self._catalog, MERGES, publisher, wanted, keep)
+        iceberg_maintenance.maintain(self._tables, MERGES, publisher, wanted, keep)
 
     def _set_summary(self, spark: SparkSession, sequence: int) -> None:
         """Set what the summary of a merge says.
@@ -261,26 +236,17 @@ class IcebergSink:
         It is the same for all tables of the batch, so merges of several tables may run at once.
         """
         applied = {name: state.applied for name, state in self._states.items()}
-        since = iceberg_writers.format_since(self._cut, applied)
+        since = iceberg_commits.format_since(self._cut, applied)
         values = {
             iceberg_tables.SEQUENCE: str(sequence),
-            iceberg_writers.SINCE: since,
-            iceberg_writers.WRITER: self._writer,
+            iceberg_commits.SINCE: since,
+            iceberg_commits.WRITER: self._writer,
         }
         for key, value in values.items():
             spark.conf.set(f"spark.sql.iceberg.snapshot-property.{key}", value)
 
-    def _full_name(self, table: str) -> str:
-        """Return the name with the catalog.
-
-        If the catalog has a schema's name, a procedure would read `twofold.cuts` as a name with its
-        catalog.
-        """
-        return iceberg_tables.full_name(self._catalog, table)
-
     def _load(self, table: str) -> Any | None:
-        name = self._full_name(table)
-        return iceberg_tables.load_table(self._spark, name) if self._spark.catalog.tableExists(name) else None
+        return self._tables.load(table) if self._tables.has(table) else None
 
     def _read_number(self, loaded: Any | None, key: str) -> int | None:
         if loaded is None:

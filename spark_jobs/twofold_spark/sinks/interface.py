@@ -46,6 +46,12 @@ class MirrorTable:
     key: tuple[str, ...]
     comment: str | None = field(default=None, compare=False)
 
+    @classmethod
+    def by_name(cls, name: str) -> MirrorTable:
+        """Return a table by its name (`schema.name`) alone."""
+        schema, _, table = name.partition(".")
+        return cls("", schema, table, ())
+
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
 

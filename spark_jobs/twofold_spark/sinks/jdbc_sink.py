@@ -3,8 +3,8 @@
 Spark writes each table's folded rows into a staging table, over as many connections as it likes.
 `JdbcPlace.publish` then merges all of them, changes columns, and writes the cut, in one
 transaction, for all sources. So a reader sees whole cuts without versions; for several statements
-it uses a REPEATABLE READ transaction. A killed batch leaves a staging table, and the next batch
-replaces it. The last cut says what was applied: it is in the commit that holds the rows.
+it uses a REPEATABLE READ transaction. A killed batch leaves a staging table, which the next start
+drops. The last cut says what was applied: it is in the commit that holds the rows.
 
 The job writes into tables that it created, and into the schema `twofold`. A table of the same name
 that existed before is refused, so that nobody mirrors a database into itself.
@@ -13,27 +13,34 @@ that existed before is refused, so that nobody mirrors a database into itself.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import threading
-from collections.abc import Collection
-from typing import NoReturn, cast
+import uuid
+from collections.abc import Collection, Iterable
+from contextlib import suppress
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from twofold_common.global_waits import LongWait
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.row_columns import MEMBER, OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
+from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
-from twofold_spark.sinks.jdbc_tables import Names
-from twofold_spark.sinks.mirror_database import (
+from twofold_spark.sinks.jdbc_tables import (
     MirrorDatabase,
+    Names,
     Run,
     StatementRejected,
     configure_jdbc,
     own_transaction,
+    read_frame,
 )
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 from twofold_spark.sinks.table_errors import refuse_for_error
 from twofold_spark.sources.decoding import RECORD_PLACE
 from twofold_spark.sources.topic_names import reload_command
@@ -60,8 +67,7 @@ class JdbcSink:
                 if not _exists(run, self._names.table(table)):
                     return 0
             self._known_tables.add(table)
-        cut = self._place.find_part(self._prefix)
-        return cut.sequence if cut is not None else 0
+        return self._place.find_part(self._prefix).sequence
 
     def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
         """Do nothing: PostgreSQL merges, and Spark only brings the rows there."""
@@ -71,9 +77,7 @@ class JdbcSink:
         jdbc_tables.check_name_lengths(self._names, table, columns.names)
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
-        with own_transaction(self._spark, self._url) as run:
-            exists = _exists(run, self._names.table(table))
-        return self._read(self._names.table(table)) if exists else None
+        return self._read(self._names.table(table))
 
     def merge(
         self,
@@ -106,38 +110,38 @@ class JdbcSink:
 
     def quarantine(self, records: DataFrame) -> None:
         name = self._names.own("quarantine")
+        if (present := self._read(name)) is not None:
+            records = records.join(present.select(*RECORD_PLACE), list(RECORD_PLACE), "left_anti")
+        configure_jdbc(records.write, self._url, name).mode("append").save()
+
+    def _read(self, name: str) -> DataFrame | None:
         with own_transaction(self._spark, self._url) as run:
             exists = _exists(run, name)
-        if exists:
-            records = records.join(self._read(name).select(*RECORD_PLACE), list(RECORD_PLACE), "left_anti")
-        configure_jdbc(records.write, self._url, name).mode("append").save()
+        return read_frame(self._spark, self._url, name) if exists else None
 
     def version_of(self, table: MirrorTable) -> str | None:  # noqa: ARG002
         return jdbc_tables.NOW
 
     def merge_staged(self, run: Run) -> None:
-        """Merge what is staged, in the transaction of the cut."""
+        """Merge what is staged, in the transaction of the cut.
+
+        Refuse one table, if a statement was rejected for its rows. The transaction of all tables is
+        then rolled back, and the next one is without this table.
+        """
         for table, batch in self._staged.items():
             try:
                 self._merge_staged(run, table, batch)
             except StatementRejected as error:
-                self._refuse_table(table, error)
+                refused = _refuse_addition(table, error) or refuse_for_error(table, error.causes)
+                if refused is None:
+                    raise
+                del self._staged[table]
+                refused.prefix, refused.table = self._prefix, str(table)
+                raise refused from error
 
     def forget_staged(self) -> None:
         """Forget what was staged: it is merged."""
         self._staged.clear()
-
-    def _refuse_table(self, table: MirrorTable, error: StatementRejected) -> NoReturn:
-        """Refuse this table alone, if the statement was rejected for its rows.
-
-        The transaction of all tables is rolled back. The next one is without this table.
-        """
-        refused = refuse_for_error(table, error.causes)
-        if refused is None:
-            raise error
-        self._staged.pop(table, None)
-        refused.prefix, refused.table = self._prefix, str(table)
-        raise refused from error
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
         """Do nothing: autovacuum has the tables."""
@@ -213,9 +217,174 @@ class JdbcSink:
             f"ARRAY[{names}]::text[]) ON CONFLICT (name) DO UPDATE SET key = excluded.key"
         )
 
-    def _read(self, name: str) -> DataFrame:
-        return cast("DataFrame", configure_jdbc(self._spark.read, self._url, name).load())
+
+def _refuse_addition(table: MirrorTable, error: StatementRejected) -> TableRefused | None:
+    """Make the refusal of a table that a person's view or rule keeps from a change.
+
+    PostgreSQL names it. Most often it is a view on a column that gets a wider type.
+    """
+    if not error.causes.endswith("\nSQLSTATE 0A000"):
+        return None
+    return TableRefused(
+        f"{table}: a view or the like that was added to it prevents its changes: {' '.join(str(error).split())}",
+        at_stake="its changes of this batch, of which none is applied",
+        repair="drop the view that PostgreSQL names, start again, then create it again. If the table was stopped alone, "
+        f"also `{reload_command(table)}`",
+    )
 
 
 def _exists(run: Run, name: str) -> bool:
     return run(f"SELECT to_regclass({quote_literal(name)})::text") is not None
+
+
+_CUTS = """
+CREATE SCHEMA IF NOT EXISTS twofold;
+CREATE TABLE IF NOT EXISTS twofold.cuts (
+    number bigint, prefix text, joined boolean NOT NULL, sequence bigint NOT NULL, commit_offset bigint NOT NULL,
+    applied_lsn bigint NOT NULL, committed_at timestamptz NOT NULL, published_at timestamptz NOT NULL,
+    backfilling text[] NOT NULL, stopped text[] NOT NULL, committed_us bigint NOT NULL, stream_id text NOT NULL,
+    stale text[] NOT NULL, skipped text[] NOT NULL, PRIMARY KEY (number, prefix))
+"""
+_WAITS = """
+CREATE TABLE IF NOT EXISTS twofold.global_waits (
+    global_id text NOT NULL, since timestamptz NOT NULL, branches jsonb NOT NULL, held jsonb NOT NULL);
+DELETE FROM twofold.global_waits
+"""
+_MIRRORED = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.mirrored (
+    name text PRIMARY KEY, prefix text NOT NULL, key text[] NOT NULL)
+"""
+
+
+_ATTEMPTS = 5
+"""Of a publication that meets a deadlock: a reader that reads two tables in one transaction is in
+the way of a batch that changes columns of both."""
+_NOT_FOR_LONG = "SET LOCAL lock_timeout = '2s'"
+"""A task that still writes has a lock of its staging table; so has one whose machine is gone."""
+_HAS_SHARD = "INSERT INTO {} VALUES ({}, {}, ARRAY[]::text[]) ON CONFLICT (name) DO NOTHING"
+"""A member has rows in a sharded table."""
+
+
+class JdbcPlace(Place):
+    """The database, by one connection that the sinks share.
+
+    The tables of one source keep their schemas' names, and so do the sharded tables of a group,
+    whose members have schemas of their own.
+    """
+
+    word = "database"
+
+    def __init__(self, url: str, *, of_group: bool = False, sharding: Sharding = NO_SHARDING) -> None:
+        super().__init__(of_group=of_group, sharding=sharding)
+        self._database = MirrorDatabase(url)
+        self._writer = uuid.uuid4().hex[:8]
+        self._sinks: dict[str, JdbcSink] = {}
+        self._listed: set[tuple[str, str]] = set()
+        """Members and the sharded tables that have rows of theirs, as the database knows."""
+
+    def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
+        for prefix in prefixes:
+            self._names(prefix).check(prefix)
+        self._database.open(spark)
+        with self._database.transaction() as run:
+            known, of_group = jdbc_tables.read_sources(run)
+            if known:
+                self.check_sources(known, prefixes, of_group=of_group)
+            run(_CUTS)
+            run(_WAITS if self.of_group else "DROP TABLE IF EXISTS twofold.global_waits")
+            members = (*prefixes, SHARED) if self.sharding.patterns else prefixes
+            for prefix in members:
+                run(_MIRRORED.format(schema=quote_identifier(self._names(prefix).schema("twofold"))))
+            self.last = jdbc_tables.read_cut(run)
+            if self.last is None and any(jdbc_tables.has_tables(run, self._names(prefix)) for prefix in members):
+                raise _refuse_lost_cuts()
+            self.sharding.check_unchanged(jdbc_tables.read_sharding(run), self.last)
+            jdbc_tables.write_sharding(run, self.sharding)
+        # What cannot be dropped is in nobody's way, and goes at a later start.
+        with suppress(StatementRejected), self._database.transaction() as run:
+            run(_NOT_FOR_LONG)
+            for prefix in members:
+                jdbc_tables.drop_stages(run, self._names(prefix))
+
+    def make_sink(self, spark: SparkSession, prefix: str) -> JdbcSink:
+        made = JdbcSink(spark, prefix, self, self._database, self._names(prefix))
+        self._sinks[prefix] = made
+        return made
+
+    def publish(self, cut: GlobalCut) -> None:
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                self._publish_at_once(cut)
+            except StatementRejected as error:
+                if not (left and error.may_succeed_now):
+                    raise
+            else:
+                return
+
+    def _publish_at_once(self, cut: GlobalCut) -> None:
+        with self._database.transaction() as run:
+            for sink in self._sinks.values():
+                sink.merge_staged(run)
+            shards = {(p, name) for p, part, _ in cut.parts for name in part.versions if self.sharding.covers(name)}
+            for prefix, name in shards - self._listed:
+                run(_HAS_SHARD.format(self._names(prefix).own("mirrored"), *map(quote_literal, (name, prefix))))
+            rows = (_cut_row(cut.number, prefix, part, joined=joined) for prefix, part, joined in cut.parts)
+            run(f"INSERT INTO twofold.cuts {' UNION ALL '.join(rows)}")
+        self.last = cut
+        self._listed |= shards
+        for sink in self._sinks.values():
+            sink.forget_staged()
+
+    def forget(self, keep: dt.timedelta) -> None:
+        ago = f"clock_timestamp() - interval '{keep.total_seconds()} s'"
+        with self._database.transaction() as run:
+            run(
+                "DELETE FROM twofold.cuts WHERE number < "
+                f"(SELECT coalesce(max(number), 0) FROM twofold.cuts WHERE published_at < {ago})"
+            )
+
+    def maintain(self, keep: dt.timedelta) -> None:
+        """Do nothing: autovacuum has the tables."""
+
+    def close(self) -> None:
+        self._database.close()
+
+    def replace_waits(self, waits: Iterable[LongWait]) -> None:
+        with self._database.transaction() as run:
+            run("DELETE FROM twofold.global_waits")
+            for each in waits:
+                branches = [place._asdict() for place in each.wait.places]
+                held = [{"prefix": prefix, "commits": count} for prefix, count in each.held.items()]
+                run(
+                    f"INSERT INTO twofold.global_waits VALUES ({quote_literal(each.wait.global_id)}, "
+                    f"clock_timestamp() - interval '{each.waited_s:.3f} s', {_as_json(branches)}, {_as_json(held)})"
+                )
+
+    def _names(self, prefix: str) -> Names:
+        return Names(prefix if self.of_group else "", self._writer)
+
+
+def _refuse_lost_cuts() -> Refused:
+    """Make the refusal of tables whose cuts, which alone say what is applied, were deleted."""
+    return Refused(
+        "the database has the mirror's tables, and twofold.cuts is empty: somebody has deleted its rows",
+        at_stake="changes that would be applied again from the first commit record on; tables without a key would have them twice",
+        repair="restore the whole database from a backup, or mirror into an empty database (--sink)",
+    )
+
+
+def _cut_row(number: int, prefix: str, part: Cut, *, joined: bool) -> str:
+    backfilling, stopped, stale, skipped = (
+        f"ARRAY[{', '.join(map(quote_literal, names))}]::text[]"
+        for names in (part.backfilling, part.stopped, part.stale, map(str, part.skipped))
+    )
+    return (
+        f"SELECT {number}, {quote_literal(prefix)}, {joined}, {part.sequence}, {part.offset}, {part.applied_lsn}, "
+        f"to_timestamp({part.committed_us} / 1e6), clock_timestamp(), {backfilling}, {stopped}, {part.committed_us}, "
+        f"{quote_literal(part.stream_id)}, {stale}, {skipped}"
+    )
+
+
+def _as_json(value: Any) -> str:
+    return f"{quote_literal(json.dumps(value))}::jsonb"

@@ -1,31 +1,187 @@
-"""A mirror's tables in PostgreSQL: their names, keys and columns, and how they are read.
+"""A mirror's tables in PostgreSQL: transactions, names, keys and columns, and how they are read.
 
 A group's member has schemas of its own: the schema `public` of `bank_east` is `bank_east_public`,
 and `bank_east_twofold` has what only that source needs.
+
+There is one writer: the job holds a lock of the database, on the connection that publishes. The
+lock ends with the connection.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_common.table_names import quote_identifier, quote_literal
-from twofold_spark.errors import SetupError, TableRefused
+from twofold_spark.errors import Refused, ServerAway, SetupError, TableRefused, describe_causes, explain_away
+from twofold_spark.java_classes import java_class
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes
 from twofold_spark.sinks.cut_rows import combine_rows
 from twofold_spark.sinks.cuts import NO_LIMIT, CutLimit, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable
-from twofold_spark.sinks.mirror_database import Run, configure_jdbc, own_transaction
 from twofold_spark.sinks.sharding import PROPERTY, Sharding
+from twofold_spark.sources.postgres_connection import DRIVER, open_connection, run_statement
+
+Run = Callable[[str], str | None]
+"""Runs a statement and returns the first value of its first row."""
+_WRITER_LOCK, _LOCK_PATIENCE_S = 0x74776F66, 10
+
+
+class MirrorDatabase:
+    """The connection that publishes; the sinks of a group's members share it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection: Any = None
+        self._lock = threading.Lock()
+        """Members are merged side by side, and share the connection."""
+
+    def open(self, spark: SparkSession) -> None:
+        """Connect, and keep other jobs out; once."""
+        if self._connection is None:
+            check_time_zone(spark)
+            _refuse_speculation(spark)
+            self._connection = connect(spark, self.url)
+            with self.transaction() as run:
+                _take_writer_lock(run)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Run]:
+        """Open a transaction on the connection that holds the lock; tables use others."""
+        with self._lock, transaction(self._connection) as run:
+            yield run
+
+    def close(self) -> None:
+        """Give up the connection and its lock."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def check_time_zone(spark: SparkSession) -> None:
+    """Refuse a driver whose Java is not in UTC.
+
+    By way of the time zone of its Java, Spark reads and writes a column of type timestamp. A local
+    time that summer time skips would be written as another one.
+    """
+    zone = java_class(spark, "java.time.ZoneId").systemDefault()
+    if zone.normalized().getId() != "Z":  # the id of a zone that never differs from UTC
+        raise SetupError(
+            f"the time zone of Java is {zone.getId()}, with which timestamps in PostgreSQL would be other ones: submit with "
+            "-Duser.timezone=UTC in --conf spark.driver.extraJavaOptions=... and --conf spark.executor.extraJavaOptions=..."
+        )
+
+
+def _refuse_speculation(spark: SparkSession) -> None:
+    """Refuse a session whose tasks run twice: each commits its rows by itself."""
+    if spark.conf.get("spark.speculation", "false") == "true":
+        raise SetupError(
+            "spark.speculation is on, and a task that runs twice would write its rows into PostgreSQL twice: "
+            "submit with --conf spark.speculation=false"
+        )
+
+
+def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:
+    """Point a DataFrame's reader or writer to a table."""
+    options = {"url": url, "driver": DRIVER, "batchsize": "5000", "reWriteBatchedInserts": "true"}
+    return reader_or_writer.format("jdbc").options(**options).option("dbtable", table)
+
+
+def read_frame(spark: SparkSession, url: str, table: str) -> DataFrame:
+    return cast("DataFrame", configure_jdbc(spark.read, url, table).load())
+
+
+def connect(spark: SparkSession, url: str) -> Any:
+    """Open a connection; the caller closes it."""
+    return open_connection(spark, url, role="the mirror's database", option="the address in --sink")
+
+
+@contextmanager
+def own_transaction(spark: SparkSession, url: str) -> Iterator[Run]:
+    """Run statements in a transaction on a connection of its own."""
+    connection = connect(spark, url)
+    try:
+        with transaction(connection) as run:
+            yield run
+    finally:
+        connection.close()
+
+
+@contextmanager
+def transaction(connection: Any) -> Iterator[Run]:
+    """Run statements that take effect together or not at all."""
+
+    def run(statement: str) -> str | None:
+        with _driver_errors():
+            return run_statement(connection, statement)
+
+    try:
+        with _driver_errors():
+            connection.setAutoCommit(False)
+        yield run
+        with _driver_errors():
+            connection.commit()
+    except BaseException:
+        with suppress(Py4JJavaError):  # if the connection is lost, the server rolls back by itself
+            connection.rollback()
+        raise
+
+
+class StatementRejected(SetupError):
+    """The database rejects a statement; `causes` is the driver's error with its causes."""
+
+    def __init__(self, message: str, causes: str) -> None:
+        super().__init__(message)
+        self.causes = causes
+
+    @property
+    def may_succeed_now(self) -> bool:
+        """Whether the transaction was rolled back only because others ran beside it."""
+        return "\nSQLSTATE 40" in self.causes
+
+
+@contextmanager
+def _driver_errors() -> Iterator[None]:
+    """Raise the driver's message without its stack."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        causes, said = describe_causes(error), error.java_exception.getMessage()
+        if explain_away(causes) is not None:
+            raise ServerAway(f"the mirror's database is away ({said}); nothing is lost") from error
+        raise StatementRejected(f"the mirror's database rejects a statement: {said}", causes) from error
+
+
+def _take_writer_lock(run: Run) -> None:
+    """Take the lock, and wait for it: a job that was killed a moment ago may still hold it."""
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    while run(f"SELECT pg_try_advisory_lock({_WRITER_LOCK})") != "t":
+        if time.monotonic() > deadline:
+            raise Refused(
+                "another job writes into this database",
+                at_stake="nothing yet: this job has written nothing",
+                repair="end the other job",
+            )
+        time.sleep(0.2)
+
 
 _COLUMNS = """
 SELECT coalesce(json_object_agg(attname, format_type(atttypid, atttypmod) ORDER BY attnum), '{{}}')
   FROM pg_attribute WHERE attrelid = to_regclass({}) AND attnum > 0 AND NOT attisdropped
+"""
+_STAGES = """
+SELECT coalesce(json_agg(relname), '[]') FROM pg_class
+ WHERE relnamespace = to_regnamespace({}) AND relkind = 'r' AND relname ~ '^stage_[0-9a-f]{{24}}(_|$)'
 """
 _WIDER = {("integer", "bigint"), ("real", "double precision")}
 _FLOATS = {"real", "double precision"}
@@ -41,6 +197,9 @@ class Names:
 
     member: str = ""
     """The prefix of a group's member; none where a database holds one prefix."""
+    writer: str = ""
+    """Who stages rows: a task of Spark may still write when its job has failed, and another one has
+    begun."""
 
     def schema(self, name: str) -> str:
         """Return the schema, unquoted."""
@@ -54,8 +213,7 @@ class Names:
         return quote_identifier(self.schema(table.schema), table.name)
 
     def stage(self, table: MirrorTable) -> str:
-        """Return the name of the table's staging table."""
-        return self.own(f"stage_{hashlib.sha256(str(table).encode()).hexdigest()[:24]}")
+        return self.own(f"stage_{hashlib.sha256(str(table).encode()).hexdigest()[:24]}_{self.writer}")
 
     def check(self, prefix: str) -> None:
         """Refuse a prefix whose schemas PostgreSQL would cut off: two could become one."""
@@ -73,6 +231,7 @@ class JdbcReader:
     """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
+        check_time_zone(spark)
         self._spark = spark
         self._url = url
 
@@ -94,9 +253,7 @@ class JdbcReader:
 
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
         assert version == NOW
-        schema, _, table = name.partition(".")
-        full_name = self._names(prefix).table(MirrorTable("", schema, table, ()))
-        return cast("DataFrame", configure_jdbc(self._spark.read, self._url, full_name).load())
+        return read_frame(self._spark, self._url, self._names(prefix).table(MirrorTable.by_name(name)))
 
     def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
         names = self._names(prefix)
@@ -133,7 +290,6 @@ def write_sharding(run: Run, sharding: Sharding) -> None:
 
 
 def read_cut(run: Run) -> GlobalCut | None:
-    """Read the last cut."""
     of_group = read_sources(run)[1]
     last = "SELECT * FROM twofold.cuts WHERE number = (SELECT max(number) FROM twofold.cuts)"
     rows = json.loads(run(f"SELECT json_agg(c) FROM ({last}) c") or "[]")
@@ -143,6 +299,11 @@ def read_cut(run: Run) -> GlobalCut | None:
         row["tables"] = {name: NOW for name in mirrored if name not in row["stopped"]}
         row["whole"] = True
     return combine_rows(rows[0]["number"], rows) if rows else None
+
+
+def has_tables(run: Run, names: Names) -> bool:
+    """Whether the mirror has made tables; the transaction that made one has published a cut."""
+    return run(f"SELECT name FROM {names.own('mirrored')} LIMIT 1") is not None
 
 
 def read_key(run: Run, names: Names, name: str) -> tuple[str, ...] | None:
@@ -197,8 +358,14 @@ def read_columns(run: Run, name: str) -> dict[str, str]:
 
 
 def read_staged_columns(run: Run, names: Names, table: MirrorTable) -> dict[str, str]:
-    """Return the columns of the staged rows."""
     return {c: kind for c, kind in read_columns(run, names.stage(table)).items() if c not in (OP, UNCHANGED)}
+
+
+def drop_stages(run: Run, names: Names) -> None:
+    """Drop the staging tables of jobs that ended before they merged them."""
+    schema = quote_literal(quote_identifier(names.schema("twofold")))
+    for stage in json.loads(run(_STAGES.format(schema)) or "[]"):
+        run(f"DROP TABLE {names.own(stage)}")
 
 
 def find_floats(columns: dict[str, str]) -> dict[str, bool]:

@@ -1,4 +1,4 @@
-"""MERGE of folded rows, in Spark's SQL and in PostgreSQL's. Pure.
+"""MERGE of folded rows, in Spark's SQL and in PostgreSQL's.
 
 A folded row has the table's columns, `OP` (`d` for a deleted row) and `UNCHANGED` (the columns
 whose value the table keeps). The statement reads the table's value only of columns that some row of
@@ -13,7 +13,8 @@ transaction has all tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,7 +24,7 @@ from pyspark.sql.types import ArrayType, DataType, DoubleType, FloatType, Struct
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import TableRefused
 from twofold_spark.row_columns import COPIES, MEMBER, OP, UNCHANGED
-from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sources.topic_names import reload_command
 
 _MISSING_COPIES = "twofold: more copies removed than there are"
@@ -50,10 +51,6 @@ def escape_literal(value: str) -> str:
     Spark would replace ${...} by a variable's value, wherever it stands.
     """
     return value.replace("\\", "\\\\").replace("'", "\\'").replace("$", "\\u0024")
-
-
-def _quote_for_spark(value: str) -> str:
-    return f"'{escape_literal(value)}'"
 
 
 SPARK = Dialect(
@@ -89,7 +86,8 @@ def merge_statement(
     rows of the members in `emptied` go; PostgreSQL has deleted them before.
     """
     quote = dialect.quote
-    of_emptied = f"t.{MEMBER} IN ({', '.join(map(_quote_for_spark, emptied))})"
+    listed = ", ".join(f"'{escape_literal(member)}'" for member in emptied)
+    of_emptied = f"t.{MEMBER} IN ({listed})"
     gone = f" WHEN NOT MATCHED BY SOURCE AND {of_emptied} THEN DELETE" if emptied else ""
     names = ", ".join(map(quote, columns))
     if not key:
@@ -168,13 +166,35 @@ def repeated_query(
     )
 
 
-def is_missing_copies(error: Exception) -> bool:
-    """Whether a statement failed because it would leave a negative number of copies."""
-    return f"[USER_RAISED_EXCEPTION] {_MISSING_COPIES}" in str(error)
+def merge_batch(into: str, table: MirrorTable, batch: TableBatch, *, among: str = "true") -> None:
+    """Run Spark's MERGE of a batch; `into` and `among` are written as they are."""
+    view, rows = f"_twofold_{abs(hash(str(table)))}", batch.rows
+    rows.createOrReplaceTempView(view)
+    statement = merge_statement(
+        into,
+        view,
+        table.key,
+        [c for c in rows.columns if c not in (OP, UNCHANGED)],
+        unchanged=batch.unchanged,
+        among=among,
+        floats=find_floats(rows.schema),
+        emptied=batch.emptied,
+    )
+    rows.sparkSession.sql(statement)
+
+
+@contextmanager
+def refusing_missing_copies(table: MirrorTable) -> Iterator[None]:
+    """Refuse the table where a statement would leave a negative number of copies."""
+    try:
+        yield
+    except Exception as error:
+        if f"[USER_RAISED_EXCEPTION] {_MISSING_COPIES}" not in str(error):
+            raise
+        raise refuse_missing_copies(table) from error
 
 
 def refuse_missing_copies(table: MirrorTable) -> TableRefused:
-    """Make the refusal of a removed row that the table does not have."""
     return TableRefused(
         f"a change removes a row from {table} that the mirror does not have. A table without a key is matched by whole "
         "rows: its columns changed since these rows were written, or the rows were never loaded",
@@ -197,7 +217,6 @@ def check_key(table: MirrorTable, present: tuple[str, ...], *, replace: bool) ->
 
 
 def refuse_key(table: MirrorTable, other: tuple[str, ...]) -> TableRefused:
-    """Make the refusal of a shard with another key than its sharded table."""
     own, others = (", ".join(name for name in key if name != MEMBER) or "none" for key in (table.key, other))
     return TableRefused(
         f"the key of the sharded table {table} is ({own}) in one place and ({others}) in another",
@@ -208,7 +227,6 @@ def refuse_key(table: MirrorTable, other: tuple[str, ...]) -> TableRefused:
 
 
 def find_floats(rows: StructType) -> Floats:
-    """Find the columns of floats, and of arrays of floats."""
     kinds = {field.name: field.dataType for field in rows}
     arrays = {name: kind.elementType for name, kind in kinds.items() if isinstance(kind, ArrayType)}
     return {name: name in arrays for name, kind in {**kinds, **arrays}.items() if is_float(kind)}

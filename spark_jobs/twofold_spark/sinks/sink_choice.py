@@ -9,17 +9,17 @@ from typing import ClassVar
 from pyspark.sql import SparkSession
 
 from twofold_spark.session import absolute_folder
-from twofold_spark.sinks.delta_place import DeltaPlace
+from twofold_spark.sinks.delta_sink import DeltaPlace
 from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, IcebergReader
 from twofold_spark.sinks.interface import Reader
-from twofold_spark.sinks.jdbc_place import JdbcPlace
+from twofold_spark.sinks.jdbc_sink import JdbcPlace
 from twofold_spark.sinks.jdbc_tables import JdbcReader
+from twofold_spark.sinks.merge_plan import WriteMode
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
-from twofold_spark.sinks.write_mode import WriteMode
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
 
@@ -49,7 +49,6 @@ class SinkChoice:
         format_version: int = FORMAT_VERSION,
         write_mode: WriteMode = "by-size",
     ) -> Place:
-        """Make what has the sinks of a mirror and its cuts."""
         match self.name:
             case "delta":
                 return DeltaPlace(self._folder, of_group=of_group, sharding=sharding)
@@ -65,7 +64,6 @@ class SinkChoice:
         )
 
     def make_reader(self, spark: SparkSession, *, catalog: str) -> Reader:
-        """Make what reads the mirror."""
         match self.name:
             case "delta":
                 return DeltaReader(spark, self._folder)

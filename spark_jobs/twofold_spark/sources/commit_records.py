@@ -85,7 +85,6 @@ def is_other(record: CommitIdentity, known: CommitIdentity) -> bool:
 
 
 def recreated_refusal(sequence: int, prefix: str) -> Refused:
-    """Make the refusal for a commit record that is another than the known one of its number."""
     return Refused(
         f"commit record {sequence} of {prefix} is not the one that this mirror has applied: the topics of this prefix were recreated",
         at_stake="every change that the new topics have up to that number: the mirror would skip them, and rows that are gone would stay",
@@ -96,7 +95,6 @@ def recreated_refusal(sequence: int, prefix: str) -> Refused:
 
 
 def gap_refusal(after: int, found: int) -> Refused:
-    """Make the refusal for a gap between two sequence numbers."""
     return Refused(
         f"commit record {after + 1} is missing: the next one that Kafka has is {found}",
         at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}",

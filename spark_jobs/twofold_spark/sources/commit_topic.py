@@ -59,8 +59,13 @@ class CommitTopic:
             if records.isEmpty():
                 return
             raise SetupError(f"the registry has no subject {self.name}-value: give --registry the connector's registry")
-        for row in decoding.iterate_decoded(records, subject, self._registry, _decode_rows):
-            require_decoded(row, self.name)
+        for row in _decode_rows(records, subject):
+            if row["sequence"] is None:  # from here on, by what the registry has now
+                newer = self._registry.refresh_subject(subject.name) or subject
+                for again in _decode_rows(records.where(f.col("offset") >= row["offset"]), newer):
+                    require_decoded(again, self.name)
+                    yield again
+                return
             yield row
 
 
@@ -71,7 +76,6 @@ def _decode_rows(records: DataFrame, subject: Subject) -> Iterator[Row]:
 
 
 def require_decoded(row: Row, topic: str) -> None:
-    """Refuse a row of the topic that could not be decoded."""
     if row["sequence"] is None:
         raise Refused(
             f"the commit record in {topic} [0] at offset {row['offset']} cannot be read",
@@ -81,7 +85,6 @@ def require_decoded(row: Row, topic: str) -> None:
 
 
 def to_commit_record(row: Row) -> CommitRecord:
-    """Make the commit record of a decoded row."""
     prepared = row["kind"] == "prepared"
     ranges = tuple(
         # Interned: one string for each topic, not one for each range.

@@ -18,19 +18,23 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, cast
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
 from twofold_spark.row_columns import KEY_TEXT
-from twofold_spark.sources.registry import AvroSchema, Registry, Subject
+from twofold_spark.sources.registry import AvroSchema, Subject
 
 _FRAME = 5
 """Length of the frame: magic 0, and four bytes of schema id."""
+_OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
+"""The second one because a session may say of Avro's dates that Spark 2 wrote them: Spark would
+move those before 1582 by days, or call their records malformed.
+"""
 
 EnvelopeParts = Mapping[str, frozenset[str]]
 """Fields of the envelope; of a field that is a record, which of its fields (an empty set: all)."""
@@ -47,42 +51,20 @@ CHANGE: EnvelopeParts = {
 }
 
 
-def iterate_decoded(
-    records: DataFrame, subject: Subject, registry: Registry, decode: Callable[[DataFrame, Subject], Iterator[Row]]
-) -> Generator[Row]:
-    """Yield the rows that `decode` makes of records, which have an `offset`.
-
-    A row without `sequence` was not decoded. From the first such row on, the registry is asked
-    again, and what it does not know either is yielded so.
-    """
-    for row in decode(records, subject):
-        if row["sequence"] is None:
-            newer = registry.refresh_subject(subject.name) or subject
-            yield from decode(records.where(f.col("offset") >= row["offset"]), newer)
-            return
-        yield row
-
-
-def decode_envelope(value: Column, subject: Subject, parts: EnvelopeParts | None = None) -> Column:
-    """Decode the envelope, or some of its parts.
+def decode_envelope(value: Column, parts: EnvelopeParts | None, *subjects: Subject) -> Column:
+    """Decode the envelope, or parts of it; of several topics, if their rows have the same columns.
 
     It is null for a tombstone and for an unknown schema id.
     """
-    return decode_envelopes(value, (subject,), parts)
-
-
-def decode_envelopes(value: Column, subjects: Sequence[Subject], parts: EnvelopeParts | None = None) -> Column:
-    """Decode the envelopes of several topics, whose rows have the same columns."""
     return _case_by_schema_id(value, [(each, json.dumps(_narrow(each, parts))) for each in subjects])
 
 
 def _narrow(subject: Subject, parts: EnvelopeParts | None) -> AvroSchema:
     reader = build_reader_schema(subject)
-    if parts is not None:
-        reader["fields"] = [
-            _narrow_field(field, parts[field["name"]]) for field in reader["fields"] if field["name"] in parts
-        ]
-    return reader
+    if parts is None:
+        return reader
+    fields = (field for field in reader["fields"] if field["name"] in parts)
+    return {**reader, "fields": [_narrow_field(field, parts[field["name"]]) for field in fields]}
 
 
 def decode_record(value: Column, subject: Subject) -> Column:
@@ -99,16 +81,13 @@ def has_unknown_schema(value: Column, *subjects: Subject) -> Column:
 def _case_by_schema_id(value: Column, readers: Iterable[tuple[Subject, str]]) -> Column:
     """Decode a value as the version of its schema's id, into the subject's reader schema."""
     head, body = f.substring(value, 1, _FRAME), f.substring(value, _FRAME + 1, 2**31 - 1)
-    case: Column | None = None
+    case: Any = f
     for subject, reader in readers:
-        options = {"mode": "PERMISSIVE", "avroSchema": reader}
+        options = {**_OPTIONS, "avroSchema": reader}
         for identifier, writer in subject.versions:
             decoded = from_avro(body, json.dumps(writer), options)
-            case = (case.when if case is not None else f.when)(head == f.lit(_frame(identifier)), decoded)
-        if case is None:
-            raise ValueError(f"{subject.name} has no version")
-    assert case is not None, "there is a subject"
-    return case
+            case = case.when(head == f.lit(_frame(identifier)), decoded)
+    return cast("Column", case)
 
 
 def _frame(identifier: int) -> bytearray:
@@ -162,7 +141,6 @@ def _bare_type(avro_type: Any) -> Any:
 
 
 def _narrow_field(field: AvroSchema, wanted: frozenset[str]) -> AvroSchema:
-    """Return the field with only the wanted fields of its record."""
     if not wanted:
         return field
     branches = field["type"] if isinstance(field["type"], list) else [field["type"]]
@@ -232,7 +210,7 @@ def select_unreadable(records: DataFrame, subject: Subject, topic: str) -> DataF
     ).otherwise("malformed Avro")
     return (
         records.where(value.isNotNull())
-        .withColumn("e", decode_envelope(value, subject))
+        .withColumn("e", decode_envelope(value, None, subject))
         .where(f.col("e.op").isNull())
         .select(
             f.lit(topic).alias("topic"),
@@ -251,7 +229,7 @@ def decode_changes(raw: DataFrame, subject: Subject, parts: EnvelopeParts) -> Da
 
     `unreadable` marks a record that has no envelope.
     """
-    decoded = raw.withColumn("e", decode_envelope(f.col("value"), subject, parts))
+    decoded = raw.withColumn("e", decode_envelope(f.col("value"), parts, subject))
     unreadable = f.col("value").isNotNull() & f.col("e.op").isNull()
     return decoded.select(
         "partition", "offset", "key", f.length("value").alias("bytes"), unreadable.alias("unreadable"), "e.*"

@@ -3,7 +3,7 @@
 Commit records and the changelog's rows are read read_committed. The offset ranges of a commit
 record are read exactly, in one of two ways.
 
-- Decided ranges (`StableOffsets`) are read read_committed. Records of an aborted transaction,
+- Decided ranges (`are_decided`) are read read_committed. Records of an aborted transaction,
   which no commit record may name, are then missing from the count.
 - Above an open transaction of its partition a range is read read_uncommitted. With read_committed
   the read would wait (and fail in Spark): one prepared transaction in doubt would delay every other
@@ -18,20 +18,20 @@ filtered out. The number of rows of every partition is checked in both ways.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.sources.commit_records import OffsetRange, join_ranges
-from twofold_spark.sources.kafka_client import Kafka, list_stable_offsets, open_admin
+from twofold_spark.sources.kafka_client import ASKED_AGAIN_S, TOPIC_WITHIN_S, UNKNOWN_TOPIC, Kafka, KafkaAdmin
 
+T = TypeVar("T")
 MARKERS_WITHIN_S = 5.0
 """How long to wait for a transaction's markers.
 
@@ -44,10 +44,12 @@ _BLOCK_BITS = 10
 _RECORDS_PER_TASK = 100_000
 _SMALL_RECORDS_PER_TASK = 5_000
 _FEW_OFFSETS, _FEW_PARTITIONS = 10_000, 8
+_FEW_COMPARISONS = 200_000
+"""Up to so many, each record is compared with each range: as long as a small job of Spark takes."""
 PARTITION_BITS = 16
 """A topic's partition has so many; above them is the topic's number, where several are read."""
-_LARGE_POLLS = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(2 << 20)}
-"""Sizes of a read from begin to end.
+_LARGE_POLLS = {"kafka.max.poll.records": "10000"}
+"""The size of a read from begin to end.
 
 The client's default of 500 records a poll suits a consumer that waits for more.
 """
@@ -55,6 +57,21 @@ The client's default of 500 records a poll suits a consumer that waits for more.
 
 EARLIEST = -2
 """Spark's offset of the first record that Kafka still has."""
+
+
+def wait_for_topic(read: Callable[[], T], *, within_s: float = TOPIC_WITHIN_S) -> T:
+    """Read, and again for some seconds while the broker that Spark asks does not know a topic.
+
+    A broker that stood still knows a new topic later than the others. Spark asks once.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            return read()
+        except Exception as error:
+            if UNKNOWN_TOPIC not in str(error) or time.monotonic() >= deadline:
+                raise
+        time.sleep(ASKED_AGAIN_S)
 
 
 def watch_topics(spark: SparkSession, kafka: Kafka, **subscription: str) -> DataFrame:
@@ -96,8 +113,9 @@ def read_single_partitions(
         "failOnDataLoss": "false",
         "maxRecordsPerPartition": str(per_task),
     }
-    reader = spark.read.format("kafka").options(**kafka.options("read_committed")).options(**options)
-    return reader.load().select("topic", "offset", "value")
+    is_small = sum(ends[topic] - max(first, 0) for topic, first in firsts.items()) <= _FEW_OFFSETS
+    client = kafka.options("read_committed", kept="single" if is_small else "")
+    return spark.read.format("kafka").options(**client).options(**options).load().select("topic", "offset", "value")
 
 
 def read_whole_topic(spark: SparkSession, kafka: Kafka, topic: str) -> DataFrame:
@@ -113,20 +131,8 @@ def read_committed(
 
     The read fails if Kafka lost some of them.
     """
-    return _read_offsets(spark, kafka.options("read_committed"), topic, first, end, fail_on_data_loss=True)
-
-
-def _read_offsets(
-    spark: SparkSession,
-    client: Mapping[str, str],
-    topic: str,
-    first: Mapping[int, int],
-    end: Mapping[int, int],
-    *,
-    fail_on_data_loss: bool,
-) -> DataFrame:
-    options = {**_offset_options({topic: first}, {topic: end}), "failOnDataLoss": str(fail_on_data_loss).lower()}
-    return _load_records(spark, client, options)
+    options = {**_offset_options({topic: first}, {topic: end}), "failOnDataLoss": "true"}
+    return _load_records(spark, kafka.options("read_committed"), options)
 
 
 def _offset_options(firsts: Mapping[str, Mapping[int, int]], ends: Mapping[str, Mapping[int, int]]) -> dict[str, str]:
@@ -171,14 +177,19 @@ def read_ranges(
     isolation = "read_committed" if decided else "read_uncommitted"
     options = {**_offset_options(firsts, ends), "failOnDataLoss": "false"}
     numbers = number_topics(firsts)
-    rows = _load_records(spark, kafka.options(isolation), options, place=_number_partition(numbers))
     places = [(topic, partition) for topic, of_topic in firsts.items() for partition in of_topic]
     offsets = sum(ends[topic][partition] - firsts[topic][partition] for topic, partition in places)
-    if offsets <= _FEW_OFFSETS:
+    is_small = offsets <= _FEW_OFFSETS
+    client = kafka.options(isolation, kept="ranges" if is_small else "")
+    rows = _load_records(spark, client, options, place=_number_partition(numbers))
+    if is_small:
         rows = rows.coalesce(ceil(len(places) / _FEW_PARTITIONS))
     if len(ranges) == len(places):
         return rows
-    wanted = _split_into_blocks(spark, [(numbers[r.topic] + r.partition, r.first, r.last) for r in ranges])
+    numbered = [(numbers[r.topic] + r.partition, r.first, r.last) for r in ranges]
+    if offsets * len(ranges) <= _FEW_COMPARISONS:
+        return rows.where(_lie_within(numbered))
+    wanted = _split_into_blocks(spark, numbered)
     same_block = f.shiftright("offset", _BLOCK_BITS) == f.col("block")
     inside = f.col("offset").between(f.col("first"), f.col("last"))
     return rows.join(
@@ -194,10 +205,19 @@ def number_topics(topics: Iterable[str]) -> dict[str, int]:
 def _number_partition(numbers: Mapping[str, int]) -> Column:
     if len(numbers) == 1:
         return f.col("partition")
-    number = f.lit(0)
-    for topic, added in numbers.items():
-        number = f.when(f.col("topic") == topic, added).otherwise(number)
-    return (f.col("partition") + number).alias("partition")
+    # One literal, which is no part of the code that Spark generates: else it would compile each
+    # choice of topics. A topic's name needs no quotes.
+    return f.expr(f"`partition` + from_json('{json.dumps(numbers)}', 'map<string, int>')[`topic`] AS `partition`")
+
+
+def _lie_within(ranges: Iterable[tuple[int, int, int]]) -> Column:
+    """Whether a record lies in one of the ranges (partition, first, last): each is compared.
+
+    A join would be a job of Spark's before the read. The ranges are one literal, which Spark does
+    not write into the code that it generates: that would be compiled for each batch.
+    """
+    listed = f"from_json('{json.dumps(list(ranges))}', 'array<array<bigint>>')"
+    return f.expr(f"exists({listed}, r -> `partition` = r[0] AND `offset` BETWEEN r[1] AND r[2])")
 
 
 def _split_into_blocks(spark: SparkSession, ranges: Iterable[tuple[int, int, int]]) -> DataFrame:
@@ -220,8 +240,8 @@ def _split_into_blocks(spark: SparkSession, ranges: Iterable[tuple[int, int, int
     )
 
 
-class StableOffsets:
-    """Answers whether ranges are decided. Several threads may ask; the owner closes it.
+def are_decided(admin: KafkaAdmin, ranges: Iterable[OffsetRange]) -> bool:
+    """Whether no other transaction is open below one of the ranges.
 
     The last stable offset of a partition is where its oldest open transaction begins. A range that
     ends below it is decided: read_committed returns its committed records and no others. So a
@@ -229,40 +249,23 @@ class StableOffsets:
     only lies behind an open transaction. That is mostly a prepared one in doubt, may stay for long,
     and says nothing of the range.
     """
-
-    def __init__(self, kafka: Kafka) -> None:
-        self._kafka = kafka
-        self._admin: Any = None
-        self._admin_lock = threading.Lock()
-
-    def have_passed(self, spark: SparkSession, ranges: Iterable[OffsetRange]) -> bool:
-        """Whether all ranges are decided: no other transaction is open below one of them."""
-        lasts: dict[tuple[str, int], int] = {}
-        firsts = set()
-        for r in ranges:
-            firsts.add((r.topic, r.partition, r.first))
-            lasts[r.topic, r.partition] = max(r.last, lasts.get((r.topic, r.partition), -1))
-        deadline = time.monotonic() + MARKERS_WITHIN_S
-        while lasts:
-            try:
-                stable = self._read(spark, lasts)
-            except Py4JJavaError:
-                # Mostly the topic was deleted. The read that follows reports that, and every read
-                # is counted.
-                return False
-            lasts = {place: last for place, last in lasts.items() if stable[place] <= last}
-            own = all((*place, stable[place]) in firsts for place in lasts)
-            if not own or (lasts and time.monotonic() > deadline):
-                return False
-            if lasts:
-                time.sleep(_POLL_S)
-        return True
-
-    def close(self) -> None:
-        if self._admin is not None:
-            self._admin.close()
-
-    def _read(self, spark: SparkSession, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-        with self._admin_lock:
-            self._admin = self._admin or open_admin(spark, self._kafka)
-        return list_stable_offsets(spark, self._admin, places, within_ms=_ANSWER_WITHIN_MS)
+    lasts: dict[tuple[str, int], int] = {}
+    firsts = set()
+    for r in ranges:
+        firsts.add((r.topic, r.partition, r.first))
+        lasts[r.topic, r.partition] = max(r.last, lasts.get((r.topic, r.partition), -1))
+    deadline = time.monotonic() + MARKERS_WITHIN_S
+    while lasts:
+        try:
+            stable = admin.list_stable_offsets(lasts, within_ms=_ANSWER_WITHIN_MS)
+        except Py4JJavaError:
+            # Mostly the topic was deleted. The read that follows reports that, and every read is
+            # counted.
+            return False
+        lasts = {place: last for place, last in lasts.items() if stable[place] <= last}
+        own = all((*place, stable[place]) in firsts for place in lasts)
+        if not own or (lasts and time.monotonic() > deadline):
+            return False
+        if lasts:
+            time.sleep(_POLL_S)
+    return True

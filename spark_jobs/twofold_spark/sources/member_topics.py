@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
@@ -26,7 +26,7 @@ from twofold_spark.errors import Refused
 from twofold_spark.sources import kafka_reader
 from twofold_spark.sources.commit_records import NO_COMMIT, CommitIdentity, CommitRecord, is_other, recreated_refusal
 from twofold_spark.sources.commit_topic import CommitTopic, to_commit_record
-from twofold_spark.sources.kafka_client import Kafka, list_stable_offsets, open_admin, read_first_offset
+from twofold_spark.sources.kafka_client import KafkaAdmin
 from twofold_spark.sources.registry import Registry
 
 _HELD_RANGES = 20_000
@@ -61,11 +61,13 @@ class MemberCommit(NamedTuple):
 class MemberTopics:
     """The frontiers and the commit records of one prefix."""
 
-    def __init__(self, kafka: Kafka, prefix: str) -> None:
-        self._kafka = kafka
+    def __init__(self, admin: KafkaAdmin, prefix: str) -> None:
+        self._admin = admin
         self._prefix = prefix
-        self._topic = TopicNames(prefix).commits
-        self._cut, self._offset = 0, UNKNOWN
+        self.topic = TopicNames(prefix).commits
+        """That of the commit records."""
+        self.cut, self.offset = 0, UNKNOWN
+        """The last cut's commit record, and its offset."""
         self._end = 0
         self._known = NO_COMMIT
         """The last commit record that was read, or that the member's mirror has applied."""
@@ -77,37 +79,23 @@ class MemberTopics:
         self._frontier_offset = UNKNOWN
 
     @property
-    def topic(self) -> str:
-        """That of the commit records."""
-        return self._topic
-
-    @property
-    def offset(self) -> int:
-        """The offset of the cut's commit record, or UNKNOWN."""
-        return self._offset
-
-    @property
     def behind(self) -> int:
         """How many offsets lay behind the cut's commit record and its marker at the last read."""
-        return max(0, self._end - self._offset - 2)
+        return max(0, self._end - self.offset - 2)
 
     def start_from(self, sequence: int, offset: int, applied: CommitIdentity) -> None:
         """Start behind a commit record that is in the last global cut.
 
         `applied`: the last one that the member's mirror has applied, which may be further.
         """
-        self._cut, self._offset, self._known = sequence, offset, applied
-
-    def start_with_first(self, applied: CommitIdentity) -> None:
-        """Start with the first commit record that Kafka has: the last global cut has none of it."""
-        self._known = applied
+        self.cut, self.offset, self._known = sequence, offset, applied
 
     def advance_to(self, sequence: int) -> None:
         """Forget what is in the new cut."""
-        self._cut = sequence
+        self.cut = sequence
         behind = bisect_right(self._pending, sequence, key=lambda each: each.sequence)
         if behind:
-            self._offset = self._pending[behind - 1].offset
+            self.offset = self._pending[behind - 1].offset
             self._held -= sum(each.ranges for each in self._pending[:behind] if each.record is not None)
             del self._pending[:behind]
 
@@ -137,7 +125,7 @@ class MemberTopics:
             self._frontier = Frontier.from_lists(row["sequence"], row["lsn"], seen, in_doubt)
             self._frontier_offset = row["offset"]
 
-    def take_commits(self, spark: SparkSession, rows: Iterable[Row]) -> bool:
+    def take_commits(self, rows: Iterable[Row]) -> bool:
         """Take the commit records that are new; a missing one is refused.
 
         Return whether there was room for all of them.
@@ -151,12 +139,12 @@ class MemberTopics:
                 is_found |= this.sequence == begin
                 continue
             if not is_found:
-                self._require_removed(spark, offset)
+                self._require_removed(offset)
                 is_found = True
             if not last and this.sequence > 1:
                 # Retention has removed the first ones. The member's mirror decides what becomes of
                 # its tables.
-                self._cut = last = this.sequence - 1
+                self.cut = last = this.sequence - 1
             if this.sequence != last + 1:
                 self._refuse_gap(last, this.sequence)
             if (commit := self._make_commit(this, row)) is None:
@@ -165,7 +153,7 @@ class MemberTopics:
             self._known = max(self._known, this)
             self._pending.append(commit)
         if not is_found or self._known.sequence > last:
-            self._require_removed(spark, offset)
+            self._require_removed(offset)
         return True
 
     def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit | None:
@@ -185,11 +173,6 @@ class MemberTopics:
         return held if len(held) == len(records) else None
 
     @property
-    def cut(self) -> int:
-        """The commit record in the last cut."""
-        return self._cut
-
-    @property
     def stream_id(self) -> str:
         """The stream of the commit records; empty before the first."""
         return self._known.stream_id
@@ -199,7 +182,7 @@ class MemberTopics:
         frontier = self._frontier.keep_streams(streams) if self._frontier is not None else None
         branches = (CommittedBranch(each.sequence, name) for each in self._pending for name in each.global_ids)
         loads = tuple(each.sequence for each in self._pending if each.ends_a_load)
-        return Member(self._cut, self._last[0], tuple(branches), frontier, loads)
+        return Member(self.cut, self._last[0], tuple(branches), frontier, loads)
 
     def find_limit(self, rows: int, ranges: int) -> int:
         """Return the last commit record up to which there are at most so many rows and ranges, and
@@ -207,10 +190,10 @@ class MemberTopics:
 
         It is at least the first one behind the cut, if there is one.
         """
-        limit = self._cut
+        limit = self.cut
         for each in self._pending:
             rows, ranges = rows - each.rows, ranges - each.ranges
-            if limit > self._cut and (rows < 0 or ranges < 0 or each.sequence != limit + 1):
+            if limit > self.cut and (rows < 0 or ranges < 0 or each.sequence != limit + 1):
                 break
             limit = each.sequence
         return limit
@@ -218,7 +201,7 @@ class MemberTopics:
     @property
     def _last(self) -> tuple[int, int]:
         """The last commit record that was read, and its offset."""
-        return (self._pending[-1].sequence, self._pending[-1].offset) if self._pending else (self._cut, self._offset)
+        return (self._pending[-1].sequence, self._pending[-1].offset) if self._pending else (self.cut, self.offset)
 
     def _check_known(self, this: CommitIdentity, at: int, begin: int, offset: int) -> None:
         """Refuse a commit record under a known number or offset that is another one.
@@ -229,57 +212,54 @@ class MemberTopics:
         if is_moved or is_other(this, self._known):
             raise recreated_refusal(min(this.sequence, self._known.sequence), self._prefix)
 
-    def _require_removed(self, spark: SparkSession, offset: int) -> None:
+    def _require_removed(self, offset: int) -> None:
         """Refuse a known commit record that is not there, unless retention has removed it."""
-        if read_first_offset(spark, self._kafka, self._topic) <= max(offset, 0):
+        if self._read_first_offset() <= max(offset, 0):
             raise recreated_refusal(self._known.sequence, self._prefix)
+
+    def _read_first_offset(self) -> int:
+        return self._admin.list_first_offsets([(self.topic, 0)])[self.topic, 0]
 
     def _refuse_gap(self, after: int, found: int) -> None:
         raise Refused(
             f"commit record {after + 1} of {self._prefix} is missing: the next one that Kafka has is {found}",
             at_stake=f"every change of the Kafka transactions {after + 1} to {found - 1}, and which global transactions they belong to",
-            repair=f"keep {self._topic} as long as the data; start over in a new place (--warehouse, and the address in --sink), and load the tables again",
+            repair=f"keep {self.topic} as long as the data; start over in a new place (--warehouse, and the address in --sink), and load the tables again",
         )
 
 
 class SoleTopics(MemberTopics):
     """The commit records of a source that is in no group. A gap is its mirror's to judge."""
 
-    def __init__(self, kafka: Kafka, registry: Registry, prefix: str, judge: Callable[[Refused], None]) -> None:
+    def __init__(self, admin: KafkaAdmin, registry: Registry, prefix: str, judge: Callable[[Refused], None]) -> None:
         """`judge` raises a refusal, or says that the mirror begins all the same."""
-        super().__init__(kafka, prefix)
-        self._commits = CommitTopic(kafka, registry, prefix)
+        super().__init__(admin, prefix)
+        self._commits = CommitTopic(admin.kafka, registry, prefix)
         self._judge = judge
-        self._admin: Any = None
         self._read_to: int | None = None
         """The offset up to which was read; at first the first one that Kafka has."""
         self._is_complete = False
 
     def read(self, spark: SparkSession) -> bool:
         """Take what is new, as far as there is room. Return whether that was all."""
-        self._admin = self._admin or open_admin(spark, self._kafka)
-        end = list_stable_offsets(spark, self._admin, [(self._topic, 0)])[self._topic, 0]
+        end = self._admin.list_stable_offsets([(self.topic, 0)])[self.topic, 0]
         if self._is_complete and end == self._read_to:
             return True
         first = self.find_first_commit(end)
         if is_first := self._read_to is None:
-            self._read_to = read_first_offset(spark, self._kafka, self._topic)
+            self._read_to = self._read_first_offset()
         kept = self._read_to or 0
         first = first if first >= 0 else kept
         until = min(end, max(first, kept) + _OFFSETS_PER_READ)
         # Closed while Spark runs: records that are abandoned make Spark log pages of errors.
         with closing(self._commits.read_rows(spark, first, until)) as rows:
-            is_taken = self.take_commits(spark, rows)
+            is_taken = self.take_commits(rows)
         if is_taken:
             self._read_to = until
         self._is_complete = is_taken and until == end
         if is_first and self._is_complete and kept and not self._last[0]:
             self._judge(self._none_left_refusal())
         return self._is_complete
-
-    def close(self) -> None:
-        if self._admin is not None:
-            self._admin.close()
 
     def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit | None:
         record = to_commit_record(row)

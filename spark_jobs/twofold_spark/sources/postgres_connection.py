@@ -14,7 +14,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from twofold_spark.errors import SetupError, UsageError
+from twofold_spark.errors import ServerAway, SetupError, UsageError, describe_causes, explain_away
 
 DRIVER = "org.postgresql.Driver"
 _PASSED_ON = {
@@ -81,6 +81,18 @@ def _parse_url(url: str) -> dict[str, str]:
     return given | dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
 
 
+def run_statement(connection: Any, text: str) -> str | None:
+    """Run a statement; return the first value of its first row."""
+    statement = connection.createStatement()
+    try:
+        if not statement.execute(text):
+            return None
+        result = statement.getResultSet()
+        return str(value) if result.next() and (value := result.getString(1)) is not None else None
+    finally:
+        statement.close()
+
+
 def open_connection(spark: SparkSession, url: str, *, role: str, option: str) -> Any:
     """Open a connection of the JVM's driver; the caller closes it.
 
@@ -95,4 +107,5 @@ def open_connection(spark: SparkSession, url: str, *, role: str, option: str) ->
         if url in said:  # it may hold the password
             said = "the driver cannot use its address"
         verb = "refuses the connection" if "FATAL" in said else "does not answer"
-        raise SetupError(f"{role} {verb} ({said}): check {option}") from None
+        kind = ServerAway if explain_away(describe_causes(error)) else SetupError
+        raise kind(f"{role} {verb} ({said}): check {option}") from None

@@ -28,7 +28,7 @@ from twofold_common.registry_http import (
     subject_path,
 )
 from twofold_common.secret_sources import SecretCommand, SecretFile, SecretSource
-from twofold_spark.errors import SetupError, UsageError
+from twofold_spark.errors import ServerAway, SetupError, UsageError
 
 AvroSchema = dict[str, Any]
 """A parsed Avro schema of a record."""
@@ -119,7 +119,7 @@ class Registry:
             return self._http.ask(path)
         except RegistryAway as error:
             remedy = certificate_remedy(error, address="--registry", authorities="TWOFOLD_REGISTRY__CA_FILE")
-            raise SetupError(self._away(str(error), remedy)) from error
+            raise ServerAway(self._away(str(error), remedy)) from error
         except RegistryRefusal as error:
             if error.is_absent:
                 return None
@@ -130,7 +130,7 @@ class Registry:
                     "in the job's environment"
                 ) from error
             if error.status >= 500:
-                raise SetupError(self._away(str(error))) from error
+                raise ServerAway(self._away(str(error))) from error
             raise SetupError(
                 f"the registry answers {error.status} ({error.reason}) to {self._http.url}{path}: check --registry"
             ) from error

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import SetupError
-from twofold_spark.sources.postgres_connection import open_connection
+from twofold_spark.sources.postgres_connection import open_connection, run_statement
 
 _SETTINGS = (
     "SET DateStyle = ISO",
@@ -56,7 +56,7 @@ class SourceDatabase:
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._connection: Any = open_connection(spark, url, role="the source", option="--source")
         for setting in _SETTINGS:
-            self._execute(setting)
+            run_statement(self._connection, setting)
 
     def close(self) -> None:
         self._connection.close()
@@ -67,16 +67,10 @@ class SourceDatabase:
         return [list(row.values()) for row in json.loads(text)]
 
     def read_value(self, query: str) -> str:
-        """Run a query; return the first value of its first row."""
-        statement = self._connection.createStatement()
         try:
-            result = statement.executeQuery(query)
-            result.next()
-            return str(result.getString(1))
+            return str(run_statement(self._connection, query))
         except Py4JJavaError as error:
             raise SetupError(f"the source rejects a query of verify: {error.java_exception.getMessage()}") from error
-        finally:
-            statement.close()
 
     def read_columns(self, schema: str, table: str) -> list[SourceColumn]:
         """Return the table's present columns; an empty list if there is no such table."""
@@ -108,10 +102,3 @@ class SourceDatabase:
             (schema, table): PublishedTable(frozenset(published), row_filter)
             for schema, table, published, row_filter in found
         }
-
-    def _execute(self, text: str) -> None:
-        statement = self._connection.createStatement()
-        try:
-            statement.execute(text)
-        finally:
-            statement.close()

@@ -98,7 +98,6 @@ class ComparedTable:
         return {int(bucket): (int(n), int(total)) for bucket, n, total in rows}
 
     def sum_mirror_buckets(self) -> dict[int, tuple[int, int]]:
-        """Return the number of rows and the sum of digests of each bucket in the mirror."""
         rows = (
             self._mirror_digests()
             .groupBy(row_digest.mirror_bucket(f.col("k"), self.buckets).alias("bucket"))

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from twofold_common.positions import format_lsn
 from twofold_spark.errors import SetupError
-from twofold_spark.formatting import format_time
 from twofold_spark.row_columns import KEY_TEXT
+from twofold_spark.sinks.cuts import format_time
 from twofold_spark.sources import decoding, kafka_reader
 from twofold_spark.sources.decoding import full_new_row
 from twofold_spark.sources.kafka_client import Kafka
@@ -28,12 +28,7 @@ from twofold_spark.verify import row_digest
 from twofold_spark.verify.row_digest import ColumnPair
 
 _OPS = {"c": "insert", "u": "update", "d": "delete", "r": "loaded by a backfill", "t": "truncate"}
-_ROW: decoding.EnvelopeParts = {
-    **decoding.OP,
-    "before": frozenset(),
-    "after": frozenset(),
-    "unchanged": frozenset(),
-}
+_ROW: decoding.EnvelopeParts = {**decoding.OP, "before": frozenset(), "after": frozenset(), "unchanged": frozenset()}
 _PLACE: decoding.EnvelopeParts = {
     **decoding.OP,
     "source": frozenset({"lsn", "gid", "ts_us"}),
@@ -71,23 +66,23 @@ class LastChange:
         return ", ".join([*parts, f"{when} {format_time(self.at_us)}", self.place])
 
 
+@dataclass(frozen=True, slots=True)
 class LastChangeFinder:
     """Finds last changes in the topics of one prefix."""
 
-    def __init__(self, spark: SparkSession, kafka: Kafka, registry: Registry) -> None:
-        self._spark = spark
-        self._kafka = kafka
-        self._registry = registry
+    spark: SparkSession
+    kafka: Kafka
+    registry: Registry
 
     def find(self, topic: str, key: Sequence[ColumnPair], texts: Collection[str]) -> dict[str, LastChange]:
         """Find the last change of each row whose key columns have one of these texts.
 
         A row without a change in Kafka is left out.
         """
-        subject, keys = self._registry.find_subject(f"{topic}-value"), self._registry.find_subject(f"{topic}-key")
+        subject, keys = self.registry.find_subject(f"{topic}-value"), self.registry.find_subject(f"{topic}-key")
         if subject is None:
             raise SetupError(f"the registry has no subject {topic}-value: give --registry the connector's registry")
-        records = kafka_reader.read_whole_topic(self._spark, self._kafka, topic).where(f.col("value").isNotNull())
+        records = kafka_reader.read_whole_topic(self.spark, self.kafka, topic).where(f.col("value").isNotNull())
         rows = _rows_by_message_key(records, keys, key) if keys is not None else _rows_of_changes(records, subject)
         text = f.when(f.col(f"{_RECORD}.is_row"), row_digest.mirror_text(key))
         last = (
@@ -99,7 +94,7 @@ class LastChangeFinder:
                 "text",
                 "partition",
                 "last.offset",
-                decoding.decode_envelope(f.col("last.value"), subject, _PLACE).alias("e"),
+                decoding.decode_envelope(f.col("last.value"), _PLACE, subject).alias("e"),
             )
             .collect()
         )
@@ -107,12 +102,12 @@ class LastChangeFinder:
 
     def read_key_texts(self, topic: str, key: Sequence[ColumnPair], keys: Collection[bytes]) -> frozenset[str]:
         """Return the texts of the rows with these message keys, without their schema's id."""
-        subject = self._registry.find_subject(f"{topic}-key")
+        subject = self.registry.find_subject(f"{topic}-key")
         if subject is None or not keys:
             return frozenset()
         frame = b"\0" + subject.versions[-1][0].to_bytes(4, "big")
         framed = f.array(*(f.unhex(f.lit((frame + each).hex())) for each in keys))
-        records = self._spark.range(1).select(f.explode(framed).alias("key"))
+        records = self.spark.range(1).select(f.explode(framed).alias("key"))
         decoded = records.select(decoding.decode_record(f.col("key"), subject).alias("k"))
         rows = decoded.select(_columns_of_key(key)).select(row_digest.mirror_text(key).alias("text"))
         return frozenset(row["text"] for row in rows.collect())
@@ -131,7 +126,7 @@ def _rows_by_message_key(records: DataFrame, keys: Subject, key: Sequence[Column
 
 def _rows_of_changes(records: DataFrame, subject: Subject) -> DataFrame:
     """List every row that a change added or removed."""
-    known = records.withColumn("e", decoding.decode_envelope(f.col("value"), subject, _ROW)).select("*", "e.*")
+    known = records.withColumn("e", decoding.decode_envelope(f.col("value"), _ROW, subject)).select("*", "e.*")
     removed = f.when(f.col("op").isin("u", "d"), f.col("before"))
     added = f.when(f.col("op").isin("c", "r", "u"), full_new_row(cast("StructType", known.schema["after"].dataType)))
     rows = known.withColumn("image", f.explode_outer(f.array_compact(f.array(removed, added))))

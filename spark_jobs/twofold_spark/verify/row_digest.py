@@ -80,7 +80,6 @@ def mirror_text(pairs: Sequence[ColumnPair]) -> Column:
 
 
 def split_row_text(text: str) -> list[str | None]:
-    """Split a row's text into the texts of its columns."""
     found: list[str | None] = []
     at = 0
     while at < len(text):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 
 from twofold_avro.names import topic_of
@@ -41,36 +41,23 @@ MARKER = "twofold.verify"
 _TELL_S = 10.0
 
 
+@dataclass(eq=False)
 class Verification:
     """Compares the tables of the mirror with the source."""
 
-    def __init__(
-        self,
-        source: SourceDatabase,
-        *,
-        reader: Reader,
-        prefix: str,
-        publication: str | None = None,
-        patience: float = 60,
-        last_changes: LastChangeFinder | None = None,
-        read_policy: Callable[[str], dict[str, str]] = lambda _: {},
-        report: Callable[[str], None],
-        progress: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        """`read_policy` gives a topic's columns under a data policy, which are not compared.
-
-        `report` gets the answer, `progress` what is waited for.
-        """
-        self._source = source
-        self._reader = reader
-        self._prefix = prefix
-        self._publication = publication
-        self._patience = patience
-        self._last_changes = last_changes
-        self._read_policy = read_policy
-        self._report = report
-        self._progress = progress
-        self._cut_tables: Tables | None = None
+    source: SourceDatabase
+    _: KW_ONLY
+    reader: Reader
+    prefix: str
+    report: Callable[[str], None]
+    """Gets the answer."""
+    progress: Callable[[str], None] = lambda _: None
+    """Gets what is waited for."""
+    publication: str | None = None
+    patience: float = 60
+    last_changes: LastChangeFinder | None = None
+    read_policy: Callable[[str], dict[str, str]] = lambda _: {}
+    """Gives a topic's columns under a data policy, which are not compared."""
 
     def run(self) -> list[TableComparison]:
         """Compare every table of the last cut that the source has, in order.
@@ -79,15 +66,15 @@ class Verification:
         """
         _ = self._published
         tables = sorted(self._tables)
-        in_source = [table for table in tables if self._source.read_columns(*to_postgres_names(table))]
+        in_source = [table for table in tables if self.source.read_columns(*to_postgres_names(table))]
         results = []
         # If the source has none of them, it is another database, and the first comparison says so.
         for table in in_source or tables:
             result = self._compare(table)
-            self._report(str(result))
+            self.report(str(result))
             results.append(result)
         for table in sorted({*tables} - {*in_source}):
-            self._report(
+            self.report(
                 f"{table}: NOT in the source (dropped or renamed there), not compared, and no difference: "
                 "the mirror keeps the rows that it had"
             )
@@ -106,63 +93,61 @@ class Verification:
         absent = []
         for schema, name in stopped:
             command = reload_command(schema, name)
-            self._report(f"{schema}.{name}: stopped, NOT in the mirror: `{command}` brings it back")
+            self.report(f"{schema}.{name}: stopped, NOT in the mirror: `{command}` brings it back")
         for schema, name in loading:
-            self._report(f"{schema}.{name}: its backfill is in progress, NOT compared")
+            self.report(f"{schema}.{name}: its backfill is in progress, NOT compared")
         for (schema, name), published in self._published.items():
             if (schema, name) in known:
                 continue
             rows_of = f"{quote_identifier(schema, name)}{published.where}"
-            rows = int(self._source.read_value(f"SELECT count(*) FROM {rows_of}"))
+            rows = int(self.source.read_value(f"SELECT count(*) FROM {rows_of}"))
             if rows:
                 absent.append((schema, name))
-                self._report(f"{schema}.{name}: published, {counted(rows, 'row')}, NOT in the mirror")
+                self.report(f"{schema}.{name}: published, {counted(rows, 'row')}, NOT in the mirror")
             else:
-                self._report(f"{schema}.{name}: no rows, equal: the mirror makes the table with its first row")
+                self.report(f"{schema}.{name}: no rows, equal: the mirror makes the table with its first row")
         return [f"{schema}.{name}" for schema, name in (*stopped, *loading, *absent)]
 
     @cached_property
     def _published(self) -> Mapping[tuple[str, str], PublishedTable]:
-        if self._publication is None:
+        if self.publication is None:
             return {}
-        found = self._source.read_publication(self._publication)
+        found = self.source.read_publication(self.publication)
         if found is None:
             raise SetupError(
-                f"the source has no publication {self._publication}, so verify cannot tell which tables the mirror lacks: "
+                f"the source has no publication {self.publication}, so verify cannot tell which tables the mirror lacks: "
                 "give the connector's with --publication (its source.publication; else its name)"
             )
         return found
 
-    @property
+    @cached_property
     def _tables(self) -> Tables:
-        """All tables of one cut, so that each table is either compared or missing."""
-        self._cut_tables = self._cut_tables or self._await_first_cut()
-        return self._cut_tables
-
-    def _await_first_cut(self) -> Tables:
-        """Return the tables of the last cut; wait a while for the first one."""
-        deadline = time.monotonic() + self._patience
+        """All tables of one cut, so that each table is either compared or missing. The first cut is
+        waited for.
+        """
+        deadline = time.monotonic() + self.patience
         while True:
             try:
-                return read_source(self._reader, self._prefix)
+                return read_source(self.reader, self.prefix)
             except SetupError:
                 if time.monotonic() > deadline:
                     raise
             time.sleep(0.5)
 
     def _compare(self, table: str) -> TableComparison:
-        policy = self._read_policy(topic_of(self._prefix, *to_postgres_names(table)))
+        topic = topic_of(self.prefix, *to_postgres_names(table))
+        policy = self.read_policy(topic)
         if policy:
             listed = ", ".join(f"{column} ({action})" for column, action in sorted(policy.items()))
-            self._report(f"{table}: under a data policy, NOT compared: {listed}")
+            self.report(f"{table}: under a data policy, NOT compared: {listed}")
         published = self._published.get(to_postgres_names(table))
-        compared = ComparedTable(self._source, self._reader, self._prefix, table, policy, published)
+        compared = ComparedTable(self.source, self.reader, self.prefix, table, policy, published)
         if compared.unpublished:
-            self._report(f"{table}: not published, NOT compared: {', '.join(compared.unpublished)}")
+            self.report(f"{table}: not published, NOT compared: {', '.join(compared.unpublished)}")
         source, mirror = compared.sum_source_buckets(), compared.sum_mirror_buckets()
         rows = sum(count for count, _ in source.values())
         differing = {b for b in source.keys() | mirror.keys() if source.get(b) != mirror.get(b)}
-        deadline = time.monotonic() + self._patience
+        deadline = time.monotonic() + self.patience
         is_certain = True
         while differing and is_certain:
             buckets = set(sorted(differing)[:BUCKETS_AT_ONCE])
@@ -178,40 +163,40 @@ class Verification:
                 continue
             if unequal == unchanged or time.monotonic() > deadline:
                 found = [RowDifference(table, k, after.get(k), mirrored.get(k)) for k in sorted(unequal)]
-                found = self._add_skipped(compared, table, found)
-                found[:NAMED_ROWS] = self._add_last_changes(compared, table, found[:NAMED_ROWS])
+                found = self._add_skipped(compared, table, topic, found)
+                found[:NAMED_ROWS] = self._add_last_changes(compared, topic, found[:NAMED_ROWS])
                 is_certain = is_certain and unequal == unchanged
                 return TableComparison(table, rows, tuple(found), len(differing), compared.buckets, is_certain, {})
         inexpressible = {} if differing else compared.count_inexpressible()
         return TableComparison(table, rows, (), len(differing), compared.buckets, is_certain, inexpressible)
 
-    def _add_skipped(self, compared: ComparedTable, table: str, found: list[RowDifference]) -> list[RowDifference]:
+    def _add_skipped(
+        self, compared: ComparedTable, table: str, topic: str, found: list[RowDifference]
+    ) -> list[RowDifference]:
         """Mark the rows that a person had skipped; those that nobody knows of come first.
 
         Which rows they are, the registry alone can tell. A row without a key cannot be told from
         others.
         """
-        skipped = [row for row in read_source(self._reader, self._prefix).cut.skipped if row.table == table]
+        skipped = [row for row in read_source(self.reader, self.prefix).cut.skipped if row.table == table]
         for row in skipped:
-            self._report(f"{table}: lacks the row at {format_lsn(Lsn(row.lsn))}, which a person had skipped")
-        if not skipped or self._last_changes is None:
+            self.report(f"{table}: lacks the row at {format_lsn(Lsn(row.lsn))}, which a person had skipped")
+        if not skipped or self.last_changes is None:
             return found
-        topic = topic_of(self._prefix, *to_postgres_names(table))
         keys = [row.key for row in skipped if row.key is not None]
         try:
-            known = self._last_changes.read_key_texts(topic, compared.key, keys)
+            known = self.last_changes.read_key_texts(topic, compared.key, keys)
         except (TwofoldError, *SPARK_ERRORS) as error:  # the source may have another key by now
-            self._report(f"{table}: which rows these are cannot be told: {first_line(error)}")
+            self.report(f"{table}: which rows these are cannot be told: {first_line(error)}")
             return found
         return sorted((replace(d, is_known=d.text in known) for d in found), key=lambda d: d.is_known)
 
-    def _add_last_changes(self, compared: ComparedTable, table: str, found: list[RowDifference]) -> list[RowDifference]:
+    def _add_last_changes(self, compared: ComparedTable, topic: str, found: list[RowDifference]) -> list[RowDifference]:
         """Add the last commit of each row; if Kafka cannot answer, the comparison stays valid."""
-        if self._last_changes is None:
+        if self.last_changes is None:
             return found
-        topic, texts = topic_of(self._prefix, *to_postgres_names(table)), [d.text for d in found]
         try:
-            changes = self._last_changes.find(topic, compared.key, texts)
+            changes = self.last_changes.find(topic, compared.key, [d.text for d in found])
         except (TwofoldError, *SPARK_ERRORS) as error:
             failed = f"the lookup failed, for all of these rows: {first_line(error)}"
             return [replace(found[0], last_commit=failed), *found[1:]]
@@ -225,20 +210,20 @@ class Verification:
         A mirror that is behind is waited for while its cut moves. Return False when it has not
         moved for as long as patience lasts.
         """
-        marker = int(self._source.read_value(f"SELECT pg_logical_emit_message(false, '{MARKER}', '') - '0/0'::pg_lsn"))
+        marker = int(self.source.read_value(f"SELECT pg_logical_emit_message(false, '{MARKER}', '') - '0/0'::pg_lsn"))
         reached, moved_at = -1, time.monotonic()
         tell_at = moved_at + _TELL_S
-        while (at := read_source(self._reader, self._prefix).cut.applied_lsn) < marker:
+        while (at := read_source(self.reader, self.prefix).cut.applied_lsn) < marker:
             now = time.monotonic()
             if at > reached:
                 reached, moved_at = at, now
             behind = f"the mirror's cut is at {format_lsn(Lsn(at))}, {marker - at:,} bytes of the source's log before the marker"
-            if now - moved_at > self._patience:
-                self._progress(f"verify: {behind}, and has not moved for {self._patience:g} s: does the mirror run?")
+            if now - moved_at > self.patience:
+                self.progress(f"verify: {behind}, and has not moved for {self.patience:g} s: does the mirror run?")
                 return False
             if now >= tell_at:
                 tell_at = now + _TELL_S
-                self._progress(f"verify: waits: {behind}")
+                self.progress(f"verify: waits: {behind}")
             time.sleep(0.5)
         return True
 

@@ -2,7 +2,7 @@
 product chooses a cut.
 
     python -m chaos.group.checker --warehouse FOLDER --prefix P ... --bootstrap ... --registry URL
-                                  --source FILE --jars CLASSPATH [--sink delta=FOLDER] [--apart]
+                                  --source FILE --jars CLASSPATH [--sink delta=FOLDER]
 
 While stdin is open it reads as a user does, by `read_cut` or a snapshot of PostgreSQL. On
 stdin come the times between which there were faults. When it is closed, `--source` holds the
@@ -12,10 +12,6 @@ total over all databases is the same, and every transfer has all its branches or
 
 `torn_without` counts how often that would not hold without a global cut: at each commit record of
 any source, each source shown as far as its own topics went.
-
-With `--apart` the warehouse has a mirror of each source alone. What is read when stdin is closed is
-the last cut of each, each time that one was published. `wrong` counts the reads in which the total
-is another, or a transfer is there in part.
 
 The last line is JSON; exit status 1: there are violations. stderr says how far it is.
 """
@@ -117,10 +113,6 @@ def main() -> int:
     said: list[str] = []
     over = threading.Event()
     threading.Thread(target=_wait_for_end, args=(said, over), daemon=True).start()
-    if options.apart:
-        over.wait()
-        print(json.dumps(_look_apart(options)))
-        return 0
     view = _open(options)
     checker = Checker(view, options.prefix)
     while not over.wait(view.look_every_s):
@@ -159,14 +151,6 @@ def _open(options: argparse.Namespace) -> View:
     return Mirrored(spark, options.prefix, InDelta(address) if name == "delta" else InIceberg())
 
 
-def _look_apart(options: argparse.Namespace) -> dict[str, int]:
-    folders = {prefix: options.warehouse / prefix / "lake" for prefix in options.prefix}
-    mirrored = Mirrored(open_session(options.warehouse, folders, options.jars), options.prefix, InIceberg())
-    total = len(options.prefix) * ACCOUNTS * BALANCE
-    wrong = [bool(shown.violations(total)) for shown in mirrored.moments()]
-    return {"looks": len(wrong), "wrong": sum(wrong)}
-
-
 def _wait_for_end(said: list[str], over: threading.Event) -> None:
     said.append(sys.stdin.read())
     over.set()
@@ -178,7 +162,6 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--prefix", action="append", required=True)
     parser.add_argument("--sink", default="iceberg")
-    parser.add_argument("--apart", action="store_true")
     for name in ("warehouse", "source"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     return parser.parse_args()

@@ -6,7 +6,7 @@ as a user does, by `read_cut`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -119,25 +119,18 @@ class Mirrored:
         if not self._place.exists(self._spark, "", "twofold.cuts"):
             return []
         found = defaultdict[int, dict[str, Any]](dict)
-        for row in self._rows_of("", "twofold.cuts").where("joined").orderBy("number").collect():
+        rows = self._spark.table(self._place.name("", "twofold.cuts"))
+        rows = rows.selectExpr("*", "unix_micros(published_at) / 1e6 AS at")
+        for row in rows.where("joined").orderBy("number").collect():
             found[row["number"]][row["prefix"]] = row
         return [self._cut(number, rows) for number, rows in found.items()]
 
-    def show(self, cut: GlobalCut) -> Shown | None:
-        return self._show(f"global cut {cut}", cut)
-
-    def moments(self) -> Iterator[Shown]:
-        """What one reads who has a mirror of each source alone: the last cuts of all, each time
-        that one of the mirrors has published one.
-        """
-        cuts = {prefix: self._members_cuts(prefix) for prefix in self._prefixes}
-        published = sorted((row["at"], prefix, row["sequence"]) for prefix in cuts for row in cuts[prefix].values())
-        last = dict.fromkeys(self._prefixes, 0)
-        for _, prefix, sequence in published:
-            last[prefix] = sequence
-            cut = GlobalCut(0, dict(last), {each: cuts[each].get(its) for each, its in last.items()})
-            if cut.complete:
-                yield self._show(f"the cuts {cut.sequences}", cut)
+    def show(self, cut: GlobalCut) -> Shown:
+        accounts, parts = (
+            [row for prefix in self._prefixes for row in self._rows(cut, prefix, table)] if cut.has(table) else None
+            for table in COLUMNS
+        )
+        return sum_up(f"global cut {cut}", cut.number, accounts, parts)
 
     def rows_of_last(self) -> Rows:
         cuts = self.cuts()
@@ -148,13 +141,6 @@ class Mirrored:
             for table in COLUMNS
         }
 
-    def _show(self, what: str, cut: GlobalCut) -> Shown:
-        accounts, parts = (
-            [row for prefix in self._prefixes for row in self._rows(cut, prefix, table)] if cut.has(table) else None
-            for table in COLUMNS
-        )
-        return sum_up(what, cut.number, accounts, parts)
-
     def _rows(self, cut: GlobalCut, prefix: str, table: str) -> list[tuple[Any, ...]]:
         version = cut.version_of(prefix, f"public.{table}")
         read, rows = self._last_read.get((prefix, table), (None, []))
@@ -164,16 +150,6 @@ class Mirrored:
             rows = [tuple(row) for row in found]
             self._last_read[prefix, table] = version, rows
         return rows
-
-    def _members_cuts(self, prefix: str) -> dict[int, Any]:
-        """Those of a mirror of this source alone."""
-        if not self._place.exists(self._spark, prefix, "twofold.cuts"):
-            return {}
-        return {row["sequence"]: row for row in self._rows_of(prefix, "twofold.cuts").where("whole").collect()}
-
-    def _rows_of(self, prefix: str, table: str) -> DataFrame:
-        rows = self._spark.table(self._place.name(prefix, table))
-        return rows.selectExpr("*", "unix_micros(published_at) / 1e6 AS at")
 
     def _cut(self, number: int, rows: Mapping[str, Any]) -> GlobalCut:
         sequences = {prefix: rows[prefix]["sequence"] if prefix in rows else 0 for prefix in self._prefixes}

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import io
 import json
-import urllib.request
 from typing import Any, Self
 
 import fastavro
@@ -15,6 +14,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from helpers.connector.topics import Reader
+from helpers.reading import ask_registry
 
 
 class Subject:
@@ -25,28 +25,21 @@ class Subject:
         self._topic = topic
 
     def versions(self) -> list[int]:
-        found: list[int] = self._ask("GET", f"/subjects/{self._topic}-value/versions")
+        found: list[int] = ask_registry(self._url, f"subjects/{self._topic}-value/versions")
         return found
 
     def schema(self, version: int) -> str:
-        text: str = self._ask("GET", f"/subjects/{self._topic}-value/versions/{version}")["schema"]
+        text: str = ask_registry(self._url, f"subjects/{self._topic}-value/versions/{version}")["schema"]
         return text
 
     def allow(self, mode: str, part: str = "value") -> None:
         """Set its compatibility, or that of the keys' subject."""
-        self._ask("PUT", f"/config/{self._topic}-{part}", {"compatibility": mode})
+        ask_registry(self._url, f"config/{self._topic}-{part}", "PUT", {"compatibility": mode})
 
     def accepts(self, schema: str) -> bool:
         """Whether it is compatible with the latest version."""
-        path = f"/compatibility/subjects/{self._topic}-value/versions/latest"
-        return bool(self._ask("POST", path, {"schema": schema})["is_compatible"])
-
-    def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
-        data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._url + path, data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=20) as answer:
-            return json.load(answer)
+        path = f"compatibility/subjects/{self._topic}-value/versions/latest"
+        return bool(ask_registry(self._url, path, "POST", {"schema": schema})["is_compatible"])
 
 
 class SchemaReader(Reader):

@@ -10,9 +10,8 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
 from fixtures.connector import Installation, Running
+from helpers.reading import read_to_end
 
 TEXT, NUMBER = "canary-in-a-mine", 918273645
 
@@ -66,19 +65,7 @@ def spooled(run: Running, folder: Path) -> list[bytes]:
 
 def raw(made: Installation) -> list[tuple[str, bytes]]:
     """Every record of the prefix, visible or not: key and value as bytes, with its topic's name."""
-    consumer = Consumer({"bootstrap.servers": made.reader.bootstrap, "group.id": "x", "isolation.level": "read_uncommitted", "enable.partition.eof": True})  # fmt: skip
-    names = made.reader.topics(made.prefix)
-    metadata = consumer.list_topics(timeout=20).topics
-    places = [TopicPartition(name, p, 0) for name in names for p in metadata[name].partitions]
-    consumer.assign(places)
-    records, ended = [], 0
-    while ended < len(places):
-        message = consumer.poll(20)
-        assert message is not None
-        if (error := message.error()) is None:
-            records.append((str(message.topic()), (message.key() or b"") + (message.value() or b"")))
-        else:
-            assert error.code() == KafkaError._PARTITION_EOF
-            ended += 1
-    consumer.close()
-    return records
+    messages = read_to_end(
+        made.reader.bootstrap, made.reader.topics(made.prefix), isolation="read_uncommitted", patience_s=20
+    )
+    return [(str(each.topic()), (each.key() or b"") + (each.value() or b"")) for each in messages]

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import time
 import urllib.error
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
@@ -86,6 +87,32 @@ def fold(state: dict[tuple[int, str], Any], seen: Seen) -> None:
             del state[other]
     else:
         state[place] = seen.value["after"]
+
+
+Row = TypeVar("Row")
+
+
+def rows_in_the_end(
+    seen: Iterable[Seen], read_row: Callable[[Any], Row], *, each_replaced: bool = False
+) -> Counter[Row]:
+    """The rows that whoever reads a topic from its beginning has in the end.
+
+    `each_replaced`: without a key, a row that is replaced or deleted is there before.
+    """
+    records = [each for each in seen if each.value is not None]
+    emptied = {each.partition: each.offset for each in records if each.value["op"] == "t"}
+    keyed: dict[str, Counter[Row]] = {}
+    keyless: Counter[Row] = Counter()
+    for each in records:
+        if each.value["op"] == "t" or each.offset < emptied.get(each.partition, -1):
+            continue
+        before, after = (Counter([read_row(row)] if row else []) for row in (each.value["before"], each.value["after"]))
+        if each.key is None:
+            assert before <= keyless or not each_replaced, f"{each.value['before']} replaces no row"
+            keyless = keyless + after - before
+        else:
+            keyed[str(each.key)] = after
+    return sum(keyed.values(), start=keyless)
 
 
 class Tail:

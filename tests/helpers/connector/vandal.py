@@ -10,14 +10,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer
 
 from fixtures.connector import Installation
-from twofold.config import load
+from helpers.reading import read_to_end
 from twofold.inspect.status_report import read_progress
-from twofold.kafka.kafka_settings import kafka_settings, names_of, registry_settings
+from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry
 from twofold.kafka.names import commit_key
-from twofold.kafka.schema_registry import Registry, register_fixed
+from twofold.kafka.schema_registry import register_fixed
 from twofold_avro.records import Commit, Progress, Range
 
 
@@ -25,29 +25,19 @@ class Vandal:
     """One a connector."""
 
     def __init__(self, here: Installation) -> None:
-        self.config = load(here.file)
+        self.config = here.config
         self._names = names_of(self.config)
-        self._ids = register_fixed(Registry(registry_settings(self.config)), self._names)
-        self._client = dict(kafka_settings(self.config).client)
-        self._producer = Producer({**self._client, "transactional.id": f"{here.prefix}.vandal"})
+        self._ids = register_fixed(open_registry(self.config), self._names)
+        client = kafka_settings(self.config).client
+        self._producer = Producer({**client, "transactional.id": f"{here.prefix}.vandal"})
         self._producer.init_transactions()
 
     def rows(self, topic: str, many: int = 3) -> list[Message]:
         """The first records of the topic, of one partition that has so many."""
-        consumer = Consumer(
-            {**self._client, "group.id": "vandal", "enable.partition.eof": True, "enable.auto.commit": False}
-        )
-        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        found: dict[int | None, list[Message]] = {p: [] for p in partitions}
-        ended = 0
-        while ended < len(partitions):
-            for message in consumer.consume(500, 0.2):
-                error = message.error()
-                if error is None and message.key() is not None:
-                    found[message.partition()].append(message)
-                ended += error is not None and error.code() == KafkaError._PARTITION_EOF
-        consumer.close()
+        found: dict[int | None, list[Message]] = {}
+        for message in read_to_end(self.config.kafka.bootstrap, [topic], patience_s=20):
+            if message.key() is not None:
+                found.setdefault(message.partition(), []).append(message)
         longest = max(found.values(), key=len)
         assert len(longest) >= many
         return longest[:many]

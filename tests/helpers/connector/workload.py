@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from fixtures.connector import Installation, Running
+from helpers.connector.ledger import Topics
 from helpers.connector.topics import UNCOMMITTED, Seen, gid_of
 
 
@@ -64,6 +65,25 @@ class Workload:
         self._random.shuffle(many)
         self.finish(many[:4])  # the fifth stays in doubt
         self.plain()
+
+    def check(self) -> Topics:
+        """One more round, then compare all that there was."""
+        self.run()
+        self.settle()
+        return self._here.check()
+
+    def four_in_doubt(self) -> list[str]:
+        """Three that shall be open, and a parked one behind them."""
+        return [*(self.prepare(open_it=True) for _ in range(3)), self.prepare(keyless=True)]
+
+    def check_promoted(self, in_doubt: list[str]) -> None:
+        """Behind a promotion the second is rolled back, the others are committed."""
+        undone = in_doubt[1]
+        for gid in in_doubt:
+            (self.rollback if gid == undone else self.commit)(gid)
+        topics = self.check()
+        assert {gid_of(s) for s in topics.rows} & {*in_doubt} == {*in_doubt} - {undone}
+        assert topics.progress[-1].value["timeline"] == 2
 
     def plain(self) -> None:
         with self._connection.transaction():

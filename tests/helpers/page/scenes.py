@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from fixtures.connector import Installation
 from twofold.bridge import Event, State, events, initial, step
-from twofold.config import load
 from twofold.group.ledgers import Branch
 from twofold.inspect.in_doubt import InDoubt
 from twofold.run.observer import BackfillProgress
@@ -58,7 +57,7 @@ class Scene:
         self.activity = Activity(clock)
         self.sampler = Sampler(bank.conninfo, self.activity, clock=clock)
         self.branches: list[InDoubt] = []
-        self.config = load(bank.file)
+        self.config = bank.config
         start = Lsn(applied)
         self.state: State = initial(applied_lsn=start, confirmed_lsn=start, sequence=7, pool=4)
 

@@ -20,6 +20,7 @@ def _key() -> rsa.RSAPrivateKey:
 @dataclass(frozen=True)
 class Authority:
     folder: Path
+    name: str = "a test's authority"
     key: rsa.RSAPrivateKey = field(default_factory=_key)
 
     @property
@@ -27,7 +28,7 @@ class Authority:
         """Its own, for those who shall trust it."""
         file = self.folder / "ca.pem"
         if not file.exists():
-            file.write_bytes(self._signed("a test's authority", self.key, is_ca=True))
+            file.write_bytes(self._signed(self.name, self.key, is_ca=True))
         return file
 
     def sign(self, name: str, *, address: str = "127.0.0.1", hours: int = 6) -> tuple[Path, Path]:
@@ -52,7 +53,7 @@ class Authority:
         builder = (
             x509.CertificateBuilder()
             .subject_name(_called(name))
-            .issuer_name(_called("a test's authority"))
+            .issuer_name(_called(self.name))
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - datetime.timedelta(hours=24))

@@ -17,6 +17,19 @@ from urllib.parse import urlsplit
 from helpers.security.certificates import Authority
 
 
+class Handler(BaseHTTPRequestHandler):
+    """Logs nothing."""
+
+    def log_message(self, *_: object) -> None: ...
+
+    def answer(self, body: bytes, status: int = 200) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
 def basic(user: str, password: str) -> str:
     """The Authorization that a user and a password make."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -32,7 +45,7 @@ def guarded(url: str, authorization: str | Callable[[str], bool], authority: Aut
     target = urlsplit(url)
     is_right = authorization if callable(authorization) else authorization.__eq__
 
-    class Guard(BaseHTTPRequestHandler):
+    class Guard(Handler):
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             status, answer = 401, b'{"error_code": 401, "message": "who are you?"}'
@@ -42,27 +55,14 @@ def guarded(url: str, authorization: str | Callable[[str], bool], authority: Aut
                 response = inner.getresponse()
                 status, answer = response.status, response.read()
                 inner.close()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+            self.answer(answer, status)
 
         do_POST = do_PUT = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None: ...
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*authority.sign("registry"))
     with served(Guard, context) as port:
         yield f"https://localhost:{port}"
-
-
-def answer_json(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200) -> None:
-    handler.send_response(status)
-    handler.send_header("Content-Type", "application/json")
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
 
 
 @contextmanager

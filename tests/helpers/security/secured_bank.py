@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
-
 from fixtures.connector import Installation
 from fixtures.secured import SECRETS, Secured
+from helpers.reading import read_to_end
 
 
 def bank(secured: Secured, folder: Path, kafka: dict[str, Any]) -> Installation:
@@ -72,16 +71,4 @@ def oauth(secured: Secured, folder: Path) -> dict[str, Any]:
 
 def rows(secured: Secured, table: str) -> int:
     """How many records of the table a read_committed consumer gets."""
-    consumer = Consumer({"bootstrap.servers": secured.kafka.bootstrap, "group.id": "x", "isolation.level": "read_committed", "enable.partition.eof": True})  # fmt: skip
-    topic = f"bank.public.{table}"
-    partitions = list(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
-    consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-    found, ended = 0, 0
-    while ended < len(partitions):
-        message = consumer.poll(20)
-        assert message is not None
-        error = message.error()
-        assert error is None or error.code() == KafkaError._PARTITION_EOF
-        found, ended = found + (error is None), ended + (error is not None)
-    consumer.close()
-    return found
+    return sum(1 for _ in read_to_end(secured.kafka.bootstrap, [f"bank.public.{table}"], patience_s=20))

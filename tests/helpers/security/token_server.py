@@ -13,12 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-from helpers.security.guards import answer_json, served
+from helpers.security.guards import Handler, served
 
 LIFE_S = 5.0
 
@@ -58,15 +57,13 @@ class TokenServer:
     def serving(self) -> Iterator[TokenServer]:
         issuer = self
 
-        class Endpoint(BaseHTTPRequestHandler):
+        class Endpoint(Handler):
             def do_GET(self) -> None:
                 if issuer.is_down:
                     self.close_connection = True
                     return
                 name = self.path.strip("/")
-                answer_json(self, (issuer._key_set() if name == "keys" else issuer._issue(name)).encode())
-
-            def log_message(self, *_: object) -> None: ...
+                self.answer((issuer._key_set() if name == "keys" else issuer._issue(name)).encode())
 
         with served(Endpoint) as port:
             self.address = f"127.0.0.1:{port}"

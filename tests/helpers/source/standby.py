@@ -5,11 +5,12 @@ pg_basebackup is not among the binaries that can be fetched.
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 
-from fixtures.connector import wait_until
+from fixtures.connector import Installation, wait_until
 from twofold.stack import PostgresServer, server_files
 
 SLOT = "standby"
@@ -59,9 +60,30 @@ def standby_of(primary: PostgresServer, folder: Path, slot: str = SLOT) -> Postg
 
 
 def promote(standby: PostgresServer) -> None:
-    with psycopg.connect(standby.dsn(), autocommit=True) as session:
-        session.execute("SELECT pg_promote()")
+    ask(standby, "SELECT pg_promote()")
     wait_until(lambda: not ask(standby, "SELECT pg_is_in_recovery()"), 60, "it is promoted")
+
+
+@dataclass
+class ServerPair:
+    """A primary, its standby, and a connector. The connector's `conninfo` leads to where the tests
+    write.
+    """
+
+    primary: PostgresServer
+    standby: PostgresServer
+    here: Installation
+
+    def wait_for_replay(self) -> None:
+        """Until the standby has replayed all that the primary has."""
+        written = ask(self.primary, "SELECT pg_current_wal_flush_lsn()")
+        wait_until(lambda: ask(self.standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'"), 60, "it has replayed")
+
+    def fail_over(self) -> None:
+        """The primary is dead; the standby takes its place, and the tests write there."""
+        self.primary.kill()
+        promote(self.standby)
+        self.here.conninfo = self.standby.dsn()
 
 
 def ask(server: PostgresServer, query: str) -> object:

@@ -3,14 +3,14 @@ befalls topics."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from fixtures.connector import wait_until
 from fixtures.spark import Lake
+from helpers.topic_changes import delete_records, delete_topic
 
 
 def log(lake: Lake, name: str) -> list[tuple[str, int | None, str | None]]:
@@ -38,29 +38,21 @@ def written(lake: Lake, name: str, *ids: int, value: str = "v") -> None:
 def lose(lake: Lake, name: str, *, before: int, partition: int = 0) -> None:
     """As retention does."""
     lake.writer.visible()
-    admin = AdminClient({"bootstrap.servers": lake.writer.bootstrap})
-    place = TopicPartition(lake.writer.topics[name].name, partition, before)
-    for future in admin.delete_records([place]).values():
-        future.result(30)
+    delete_records(lake.writer.bootstrap, lake.writer.topics[name].name, before, partition=partition)
 
 
-def delete(lake: Lake, name: str) -> AdminClient:
-    admin = AdminClient({"bootstrap.servers": lake.writer.bootstrap})
-    topic = lake.writer.topics[name].name
-    for future in admin.delete_topics([topic], operation_timeout=30).values():
-        future.result(30)
-    deadline = time.monotonic() + 30
-    while topic in admin.list_topics(timeout=30).topics:
-        assert time.monotonic() < deadline, f"{topic} is still there"
-    return admin
+def delete(lake: Lake, name: str) -> None:
+    delete_topic(lake.writer.bootstrap, lake.writer.topics[name].name)
 
 
 def recreate_topic(lake: Lake, name: str) -> None:
-    admin, topic = delete(lake, name), lake.writer.topics[name]
+    delete(lake, name)
+    admin, topic = AdminClient({"bootstrap.servers": lake.writer.bootstrap}), lake.writer.topics[name]
     for future in admin.create_topics([NewTopic(topic.name, topic.partitions, 1)]).values():
         future.result(30)
-    deadline = time.monotonic() + 30
-    while (
-        not (there := admin.list_topics(timeout=30).topics.get(topic.name)) or len(there.partitions) < topic.partitions
-    ):
-        assert time.monotonic() < deadline, f"{topic.name} is not there"
+
+    def is_there() -> bool:
+        there = admin.list_topics(timeout=30).topics.get(topic.name)
+        return there is not None and len(there.partitions) == topic.partitions
+
+    wait_until(is_there, what=topic.name)

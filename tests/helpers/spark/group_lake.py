@@ -19,13 +19,13 @@ import psycopg
 from psycopg.rows import dict_row
 from pyspark.sql import DataFrame, SparkSession
 
-from fixtures.connector import Installation, wait_until
+from fixtures.connector import Installation, Maker, wait_until
+from fixtures.stack import fresh_prefix
 from helpers.worker import Worker
-from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
+from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.changelog.changelog_job import Changelog
-from twofold_spark.mirror.batching import AppliedBatch
+from twofold_spark.mirror.batching import AppliedBatch, MirrorSettings
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.source_mirror import MirrorSettings
 from twofold_spark.readers.cut_tables import Tables, read_cut
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks import cut_rows
@@ -47,8 +47,6 @@ class GroupLake:
     spark: SparkSession
     folder: Path
     members: Mapping[str, Installation]
-    name: str
-    """Of the source group."""
     catalog: str = field(default_factory=lambda: f"group{next(_number)}")
     choice: SinkChoice = field(default_factory=lambda: SinkChoice("iceberg"))
     published: list[GlobalCut] = field(default_factory=list)
@@ -57,18 +55,27 @@ class GroupLake:
     kept: dict[str, Any] = field(default_factory=dict)
     """How often the tables are maintained, how long cuts are kept, how many rows a batch has."""
     sharding: Sharding = NO_SHARDING
+    catalog_choice: CatalogChoice = WAREHOUSE_CATALOG
+    """The group's own."""
 
     def __post_init__(self) -> None:
-        catalogs = {self.catalog: self.folder / "group"}
-        catalogs |= {member_catalog(self.catalog, prefix): self.folder / prefix for prefix in self.members}
-        for catalog, folder in catalogs.items():
-            folder.mkdir(exist_ok=True, parents=True)
-            for name, value in WAREHOUSE_CATALOG.settings(str(folder), catalog).items():
-                self.spark.conf.set(name, value)
+        for folder in ("group", *self.members):
+            (self.folder / folder).mkdir(exist_ok=True, parents=True)
+        settings = self.catalog_choice.settings(str(self.folder / "group"), self.catalog)
+        for name, value in {**settings, **self.member_settings}.items():
+            self.spark.conf.set(name, value)
+
+    @property
+    def member_settings(self) -> dict[str, str]:
+        """What a session is told of the members' catalogs."""
+        found: dict[str, str] = {}
+        for prefix in self.members:
+            found |= WAREHOUSE_CATALOG.settings(str(self.folder / prefix), member_catalog(self.catalog, prefix))
+        return found
 
     def with_members(self, members: Mapping[str, Installation]) -> GroupLake:
         """The same warehouse, for other members."""
-        return GroupLake(self.spark, self.folder, members, self.name, self.catalog, self.choice, sharding=self.sharding)
+        return replace(self, members=members, published=[], said=[], applied=[], kept={})
 
     def mirror(self, **settings: Any) -> Mirror:
         here = next(iter(self.members.values()))
@@ -253,6 +260,22 @@ def write_lines(group: GroupLake) -> None:
     """
     for here in group.members.values():
         here.sql("CREATE RULE lines AS ON INSERT TO transfer DO ALSO INSERT INTO journal VALUES (NEW.id)")
+
+
+def start_members(
+    connector: Maker,
+    *,
+    many: int = 2,
+    prepare: Callable[[Mapping[str, Installation]], object] = lambda _: None,
+    **options: Any,
+) -> dict[str, Installation]:
+    """Connectors of one source group, which has the name of its first member; they run."""
+    names = sorted(fresh_prefix() for _ in range(many))
+    members = {name: connector(name=name, group={"name": names[0], "members": names}, **options) for name in names}
+    prepare(members)
+    for here in members.values():
+        here.start()
+    return members
 
 
 def regroup(*members: Installation) -> None:

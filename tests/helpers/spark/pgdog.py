@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +23,7 @@ from twofold.stack.process import LOOPBACK, GuardedProcess, LocalServer, choose_
 PROGRAM: Final = os.environ.get("TWOFOLD_PGDOG", "")
 HOME: Final = "ALTER TABLE account ADD COLUMN home bigint NOT NULL"
 _HOMES: Final = range(1, 100)
-_STAYING: Final = ACCOUNTS[-4:]
+STAYING: Final = ACCOUNTS[-4:]
 """Accounts that do not move. One statement pays between them.
 
 PgDog sends it to all shards, and it would miss a row that another transaction moves just then.
@@ -82,12 +82,12 @@ def _section(name: str, settings: dict[str, Any]) -> str:
     return f"{name}\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
 
 
-def fill(pgdog: PgDog) -> None:
+def fill(pgdog: PgDog, accounts: Sequence[int] = ACCOUNTS) -> None:
     """Make the accounts where PgDog places them. Each has a note longer than what PostgreSQL keeps
     in the row.
     """
     with psycopg.connect(pgdog.conninfo) as connection:
-        for each in ACCOUNTS:
+        for each in accounts:
             connection.execute(
                 "INSERT INTO account (id, version, note, home) VALUES (%s, %s, %s, %s)",
                 (each, BALANCE, random.randbytes(1600).hex(), each),
@@ -102,17 +102,18 @@ class Teller(Worker):
     killed, and does not learn how its last transaction ended.
     """
 
-    def __init__(self, pgdog: PgDog, work: Work, seed: int) -> None:
+    def __init__(self, pgdog: PgDog, work: Work, seed: int, pause_s: float) -> None:
         super().__init__(f"teller {seed}")
         self._conninfo = pgdog.conninfo
         self._work = work
         self._random = random.Random(seed)
+        self._pause_s = pause_s
         self.done = 0
 
     def work(self) -> None:
         while not self._stopped.wait(0.1):
             with suppress(psycopg.OperationalError), _connect(self._conninfo) as connection:
-                while not self._stopped.wait(0.02):
+                while not self._stopped.wait(self._pause_s):
                     self._work(connection, self._random)
                     self.done += 1
 
@@ -125,14 +126,14 @@ def _connect(conninfo: str) -> psycopg.Connection:
     return psycopg.connect(conninfo, autocommit=True, cursor_factory=psycopg.ClientCursor)
 
 
-def pay(connection: psycopg.Connection, rng: random.Random) -> None:
+def pay(connection: psycopg.Connection, rng: random.Random, accounts: Sequence[int] = ACCOUNTS) -> None:
     """Pay from one account to another, which may be in the same shard."""
     amount = rng.randrange(1, 50)
     homes = _read_homes(connection)
     with connection.transaction():
         # In the order of the accounts: no PostgreSQL would see that two transactions wait for each
         # other in two shards.
-        for account, part in zip(sorted(rng.sample(ACCOUNTS, 2)), (-amount, amount), strict=True):
+        for account, part in zip(sorted(rng.sample(accounts, 2)), (-amount, amount), strict=True):
             paid = connection.execute(
                 "UPDATE account SET version = version + %s WHERE id = %s AND home = %s",
                 (part, account, homes.get(account)),
@@ -141,13 +142,13 @@ def pay(connection: psycopg.Connection, rng: random.Random) -> None:
                 raise psycopg.Rollback
 
 
-def move(connection: psycopg.Connection, rng: random.Random) -> None:
+def move(connection: psycopg.Connection, rng: random.Random, accounts: Sequence[int] = ACCOUNTS) -> None:
     """Change a shard key: PgDog reads the row, deletes it in its shard and inserts it in another.
 
     PgDog locks no row that it reads. Unlocked it may insert one that another client has just moved
     or changed.
     """
-    account = rng.choice([each for each in ACCOUNTS if each not in _STAYING])
+    account = rng.choice([each for each in accounts if each not in STAYING])
     row = (account, _read_homes(connection).get(account))
     with connection.transaction():
         if connection.execute("SELECT FROM account WHERE id = %s AND home = %s FOR UPDATE", row).rowcount:
@@ -155,7 +156,7 @@ def move(connection: psycopg.Connection, rng: random.Random) -> None:
 
 
 def pay_in_one_statement(connection: psycopg.Connection, rng: random.Random) -> None:
-    here, there = rng.sample(_STAYING, 2)
+    here, there = rng.sample(STAYING, 2)
     connection.execute(
         "UPDATE account SET version = version + CASE id WHEN %s THEN %s ELSE %s END WHERE id IN (%s, %s)",
         (here, -(amount := rng.randrange(1, 50)), amount, here, there),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 from fixtures.spark import Lake
 from helpers.spark import class_archive
@@ -26,6 +27,19 @@ def running(
     in_s3 = object_store.is_s3(lake.catalog_choice.properties.get("warehouse", ""))
     environment = {"JAVA_TOOL_OPTIONS": class_archive.find_options(s3=in_s3), **(environment or {})}
     return in_its_own_group(make_line(lake, *arguments, command=command, program=program), environment)
+
+
+def run(lake: Lake, *arguments: str, status: int = 0, within_s: float = 300, **more: Any) -> str:
+    """Run a job to its end; return what it said."""
+    with running(lake, *arguments, **more) as process:
+        return finish(process, status, within_s)
+
+
+def finish(process: subprocess.Popen[str], status: int = 0, within_s: float = 300) -> str:
+    """Return what a job that ends has said since."""
+    _, said = process.communicate(timeout=within_s)
+    assert process.returncode == status, said
+    return said
 
 
 def make_line(

@@ -19,9 +19,6 @@ from fixtures.spark import Lake
 from helpers.connector import ledger as connector_ledger
 from helpers.spark.bank import MONEY
 from helpers.worker import Worker
-from twofold.config import load
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
 
 NAMES: Final = ("accounts", "vault", "slips", "transfers")
 _PUBLISHED: Final = ("account", *NAMES)
@@ -148,9 +145,9 @@ def opened_bank(lake: Lake, connector: Maker, rng: random.Random) -> Iterator[So
     )
     here.sql(connector_ledger.SCHEMA, _SCHEMA)
     lake.prefix = here.prefix
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
-        wait_until(lambda: not read_status(load(here.file)).backfilling, _STARTS_S, "the empty tables are loaded")
+        wait_until(lambda: not here.status().backfilling, _STARTS_S, "the empty tables are loaded")
         with psycopg.connect(here.conninfo) as connection:
             for statement in _FILL:
                 connection.execute(statement.encode())

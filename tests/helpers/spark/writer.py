@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import time
-import urllib.request
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +22,7 @@ from confluent_kafka import IsolationLevel, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
+from helpers.reading import ask_registry
 from twofold import gids
 from twofold_avro import names, records, schemas, wire
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
@@ -119,7 +118,7 @@ class Open:
             "unchanged": list(unchanged),
             "special": [],
         }  # fmt: skip
-        value = _encoded(topic.value_codec, topic.value_id, envelope)
+        value = encode(topic.value_codec, topic.value_id, envelope)
         key = self.writer.key_bytes(shape_name, key_row) if key_row is not None else None
         if partition is None:
             partition = wire.partition_of(key, topic.partitions) if key is not None else 0
@@ -219,6 +218,7 @@ class Writer:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self.main = self._producer("main")
         self._commit_id, self._commit_tail = self._register(f"{prefix}.commits-value", schemas.fixed("commit")), b""
+        self._frontier_id = 0
         self._make(f"{prefix}.commits", 1)
 
     def table(self, shape: TableShape, *, partitions: int = 3) -> str:
@@ -249,9 +249,17 @@ class Writer:
         self._commit_id, self._commit_tail = self._register(f"{self.prefix}.commits-value", newer), encoded
 
     def join_group(self) -> None:
-        """Makes the topic of frontiers, which stays empty."""
-        self._register(f"{self.prefix}.frontiers-value", schemas.fixed("frontier"))
+        """Makes the topic of frontiers, which is empty."""
+        self._frontier_id = self._register(f"{self.prefix}.frontiers-value", schemas.fixed("frontier"))
         self._make(f"{self.prefix}.frontiers", 1)
+
+    def write_frontier(self, others: Iterable[Writer]) -> None:
+        """One that has seen all commit records of the others, and names nothing in doubt."""
+        seen = tuple(records.Seen(each.prefix, each.sequence, each.stream_id) for each in others)
+        frontier = records.Frontier("group", self.sequence, self.lsn(), seen, (), time.time_ns() // 1000)
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer.produce(f"{self.prefix}.frontiers", value=frontier.to_bytes(self._frontier_id), partition=0)
+        assert producer.flush(30) == 0
 
     def outbox(self, name: str) -> None:
         """Makes the topic of an outbox's events."""
@@ -272,6 +280,15 @@ class Writer:
             yield tx
         self.main.abort_transaction(10)
         tx.roll_back_model()
+
+    def reload(self, name: str, rows: Iterable[Row] | None = None) -> None:
+        """As the connector does it: a truncate, then what there is, or other rows."""
+        rows = [*self.model[name].values()] if rows is None else rows
+        with self.commit(kind="reload") as tx:
+            tx.truncate(name)
+        with self.commit(kind="backfill") as tx:
+            for row in rows:
+                tx.upsert(name, row, op="r")
 
     @contextmanager
     def lose(self) -> Iterator[Open]:
@@ -357,7 +374,7 @@ class Writer:
     def key_bytes(self, name: str, row: Row) -> bytes:
         topic = self.topics[name]
         assert topic.key_id is not None
-        return _encoded(topic.key_codec, topic.key_id, {c.name: row[c.name] for c in topic.shape.key})
+        return encode(topic.key_codec, topic.key_id, {c.name: row[c.name] for c in topic.shape.key})
 
     def value_header(self, name: str) -> bytes:
         return wire.header(self.topics[name].value_id)
@@ -406,27 +423,17 @@ class Writer:
 
     def take_any(self, subject: str) -> None:
         """The registry refuses no new version of the subject."""
-        self._ask("PUT", f"config/{subject}", {"compatibility": "NONE"})
+        ask_registry(self.registry, f"config/{subject}", "PUT", {"compatibility": "NONE"})
 
     def delete_subject(self, subject: str) -> None:
-        self._ask("DELETE", f"subjects/{subject}")
+        ask_registry(self.registry, f"subjects/{subject}", "DELETE")
 
     def _register(self, subject: str, schema: Any) -> int:
-        answer = self._ask("POST", f"subjects/{subject}/versions", {"schema": schemas.canonical(schema)})
-        return int(answer["id"])
-
-    def _ask(self, method: str, path: str, body: Row | None = None) -> Any:
-        request = urllib.request.Request(
-            f"{self.registry}/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/vnd.schemaregistry.v1+json"},
-            method=method,
-        )
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        body = {"schema": schemas.canonical(schema)}
+        return int(ask_registry(self.registry, f"subjects/{subject}/versions", "POST", body)["id"])
 
 
-def _encoded(codec: Any, identifier: int, value: Any) -> bytes:
+def encode(codec: Any, identifier: int, value: Any) -> bytes:
     out = io.BytesIO()
     out.write(wire.header(identifier))
     fastavro.schemaless_writer(out, codec, value)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from helpers.avro.schema_readers import Subject
-from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry
 from twofold_avro.schemas import canonical, envelope_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
@@ -32,7 +32,7 @@ ID = replace(column("id", "int8"), in_key=True, in_identity=True)
 
 @pytest.fixture
 def client(registry: Any) -> Registry:
-    return Registry(RegistrySettings(registry.url))
+    return Registry(registry.url)
 
 
 @pytest.mark.parametrize(

@@ -337,27 +337,22 @@ def one_row(capture: Capture) -> st.SearchStrategy[Row]:
     return st.fixed_dictionaries(values)
 
 
-def test_random_rows(capture: Capture) -> None:
-    rows = st.lists(one_row(capture), min_size=1, max_size=4)
-
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(rows)
+def check_random_rows(capture: Capture, *, most: int, examples: int) -> None:
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(one_row(capture), min_size=1, max_size=most))
     def check(generated: list[Row]) -> None:
         compare(capture, generated)
 
     check()
+
+
+def test_random_rows(capture: Capture) -> None:
+    check_random_rows(capture, most=4, examples=40)
 
 
 @pytest.mark.slow
 def test_many_random_rows(capture: Capture) -> None:
-    rows = st.lists(one_row(capture), min_size=1, max_size=10)
-
-    @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(rows)
-    def check(generated: list[Row]) -> None:
-        compare(capture, generated)
-
-    check()
+    check_random_rows(capture, most=10, examples=1000)
 
 
 HARD: dict[str, list[str]] = {

@@ -6,21 +6,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-import urllib.request
 from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
-from fixtures.backfill import Between, ready, until_chunks
+from fixtures.backfill import Between, initialised, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka
 from helpers.connector.topics import fold
-from twofold.config import load
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
+from helpers.reading import ask_registry
+from helpers.topic_changes import delete_records, delete_topic
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 KEYS = {
@@ -60,7 +56,7 @@ def test_keys_of_all_kinds(connector: Maker) -> None:
         here.sql(f'CREATE TABLE "k {kind}" ({column}{primary})')
         columns = "(a, b)" if kind == "pair" else ""
         here.sql(f'INSERT INTO "k {kind}" {columns} SELECT {value} FROM generate_series(1, 11) n')
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         ready(here, 120)
     topics = here.everything()
@@ -83,19 +79,12 @@ def small(connector: Maker) -> Installation:
     return here
 
 
-def expire(kafka: Kafka, topic: str) -> None:
-    """What is in it is taken away, as retention does."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for deleted in admin.delete_records([TopicPartition(topic, partition, -1) for partition in range(3)]).values():
-        deleted.result(20)
-
-
 @pytest.mark.core
 def test_the_table_changes_while_it_is_loaded(small: Installation) -> None:
     """A truncate empties what was read; a new column is in all rows that are read behind it."""
     here = small
     here.sql("INSERT INTO account SELECT n, 0, 'before' FROM generate_series(1, 1500) n")
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying(), psycopg.connect(here.conninfo, autocommit=True) as connection:
         wait_until(lambda: here.records("commits"), what="the first chunk")
         connection.execute("ALTER TABLE account ADD COLUMN extra text DEFAULT 'new'")
@@ -129,7 +118,7 @@ def test_the_key_is_recreated_in_another_order(connector: Maker, between: Betwee
         "CREATE TABLE number (k numeric PRIMARY KEY)",
         "INSERT INTO number SELECT n FROM generate_series(1, 300) n",
     )
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         until_chunks(here, 3)
         here.sql("ALTER TABLE pair DROP CONSTRAINT pair_pkey, ADD PRIMARY KEY (b, a)")
@@ -155,7 +144,7 @@ def test_a_table_has_another_name_while_it_is_loaded(connector: Maker, between: 
         "INSERT INTO pair SELECT n, n FROM generate_series(1, 300) n",
         f"CREATE PUBLICATION {here.prefix} FOR TABLE account, pair",
     )
-    initialise(load(here.file), print)
+    here.initialise()
 
     def rows() -> dict[str, int]:
         state: dict[tuple[int, str], Any] = {}
@@ -183,22 +172,22 @@ def test_a_reload_begins_with_a_truncate(small: Installation, kafka: Kafka) -> N
     prepared transaction that was open is parked, and comes behind the rows.
     """
     here = small
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         here.sql(
             "INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 150) n", "DELETE FROM account WHERE id = 150"
         )
         here.prepare("open", "UPDATE account SET version = 7 WHERE id = 7")
         here.caught_up()
-        wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "open")
-        expire(kafka, here.table("account"))
+        wait_until(lambda: here.status().in_doubt[0].in_kafka == "open")
+        delete_records(kafka.bootstrap, here.table("account"))
         assert "requested start" in here.twofold("backfill", "start", "public.account", ok=True).stdout
         wait_until(
             lambda: "prepared transaction 'open'" in here.twofold("backfill", "status", ok=True).stdout,
             60,
             "it is waited for",
         )
-        wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == "parked")
+        wait_until(lambda: here.status().in_doubt[0].in_kafka == "parked")
         here.sql("COMMIT PREPARED 'open'")
         ready(here)
         here.caught_up()
@@ -223,7 +212,7 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
     here.configure({"backfill": {"rows_per_second": 3}})
     here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 350) n")
     here.sql("ANALYZE account")
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         until_chunks(here, 1)
         assert "running, 100 rows of about 350, " in here.twofold("backfill", "status", ok=True).stdout
@@ -249,13 +238,13 @@ def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
     """
     here = small
     here.sql("INSERT INTO account SELECT n, 0, '' FROM generate_series(1, 350) n")
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         until_chunks(here, 1)
         here.twofold("backfill", "cancel", "public.account", ok=True)
         ready(here)
         assert "all tables are ready" in here.twofold("backfill", "status", ok=True).stdout
-        assert read_status(load(here.file)).two_phase == "enabled"
+        assert here.status().two_phase == "enabled"
         between.further(10_000)
     with here.carrying():
         here.sql("UPDATE account SET version = 1 WHERE id IN (7, 307)")
@@ -275,7 +264,7 @@ def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
     """
     here = connector(init=False, source={"tables": ["public.account", "public.line"]})
     here.sql(ACCOUNT, "CREATE TABLE line (n int)")
-    initialise(load(here.file), print)
+    here.initialise()
     cancelled = threading.Event()
 
     def write() -> None:
@@ -318,18 +307,15 @@ def test_a_type_that_old_rows_would_be_misread_under(connector: Maker, kafka: Ka
     here.sql(
         ACCOUNT, "CREATE TABLE priced (id int PRIMARY KEY, price numeric(9, 2))", "INSERT INTO priced VALUES (1, 1.25)"
     )
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
         here.caught_up()
     here.sql("ALTER TABLE priced ALTER price TYPE numeric(9, 4)", "INSERT INTO priced VALUES (2, 0.0625)")
     assert "twofold backfill start public.priced" in str(here.refusal())
     here.twofold("backfill", "start", "public.priced", ok=True)
     assert "delete the table's topic" in str(here.refusal())
     topic = here.table("priced")
-    delete_topic(here, kafka, topic)
-    gone = urllib.request.Request(f"{here.reader.registry_url}/subjects/{topic}-value", method="DELETE")
-    urllib.request.urlopen(gone, timeout=20).close()
+    delete_topic(kafka.bootstrap, topic)
+    ask_registry(here.reader.registry_url, f"subjects/{topic}-value", "DELETE")
 
     def prices() -> dict[int, str]:
         rows = [s.value["after"] for s in here.read("priced") if s.key is not None]
@@ -341,12 +327,6 @@ def test_a_type_that_old_rows_would_be_misread_under(connector: Maker, kafka: Ka
         wait_until(lambda: prices() == {1: "1.2500", 2: "0.0625"}, 60, "its rows")
 
 
-def delete_topic(here: Installation, kafka: Kafka, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in here.reader.topics(here.prefix), what="the topic is gone")
-
-
 def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) -> None:
     """Recovery refuses, and names this command."""
     here = connector()
@@ -354,7 +334,7 @@ def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) ->
         here.sql("INSERT INTO account VALUES (1, 1, ''), (2, 1, '')")
         here.caught_up()
     topic = here.table("account")
-    delete_topic(here, kafka, topic)
+    delete_topic(kafka.bootstrap, topic)
     assert "twofold backfill start public.account" in str(here.refusal())
     here.twofold("backfill", "start", "public.account", ok=True)
     with here.carrying():

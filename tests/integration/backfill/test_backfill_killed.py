@@ -12,9 +12,6 @@ import pytest
 from fixtures.backfill import chunks
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.backfill_traffic import TABLES, Traffic, compare, fill, traffic
-from twofold.config import load
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
 
 
 @pytest.fixture
@@ -36,18 +33,18 @@ def carried_with_kills(here: Installation, kills: int, *, per_second: float, ite
     here.sql(*fill(items))
     rng = random.Random(kills)
     with traffic(here, per_second=per_second, items=items) as told:
-        initialise(load(here.file), print)
+        here.initialise()
         for _ in range(kills):
             run = here.start()
             goal = chunks(here) + rng.randint(1, 3)
             wait_until(lambda: run.dead or chunks(here) >= goal, 90, "chunks")  # noqa: B023
             time.sleep(rng.random() * 0.2)
             assert not run.dead, run.said()
-            assert read_status(load(here.file)).backfilling, "it was loaded before it was killed often enough"
+            assert here.status().backfilling, "it was loaded before it was killed often enough"
             run.kill9()
         here.configure({"backfill": {"rows_per_second": 0}})
         run = here.start()
-        wait_until(lambda: run.dead or not read_status(load(here.file)).backfilling, 300, "all tables are ready")
+        wait_until(lambda: run.dead or not here.status().backfilling, 300, "all tables are ready")
     here.caught_up(300)
     compare(here)
     print(f"{told.per_second:.0f} changes a second, {kills} kills, {chunks(here)} chunks")

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.backfill import ready
+from fixtures.backfill import initialised, ready
 from fixtures.connector import Maker, wait_until
-from twofold.config import load
-from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 ROWS = "FROM generate_series(1, 20) n"
@@ -48,9 +46,7 @@ def values(module_connector: Maker) -> dict[str, tuple[list[object], list[object
         here.sql(f"CREATE TABLE a.{name} ({columns})", f"INSERT INTO a.{name} {rows}")
     here.sql("ALTER DOMAIN a.positive ADD CHECK (value > 100) NOT VALID")
     here.sql(f"CREATE PUBLICATION {here.prefix} FOR TABLE account, a.filtered WHERE (id > 10), TABLES IN SCHEMA a")
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
         # A value that its domain forbids may stay, and cannot be written again.
         here.sql(*(f"UPDATE a.{name} SET v = v" for name in TABLES if name != "under_a_check"))
         here.caught_up()
@@ -83,7 +79,7 @@ def test_partitions_that_are_published_as_their_root_have_no_topic_and_stop_nobo
         "CREATE TABLE p PARTITION OF t FOR VALUES FROM (0) TO (100)",
         f"CREATE PUBLICATION {here.prefix} FOR TABLE account, t WITH (publish_via_partition_root)",
     )
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         here.sql("INSERT INTO t VALUES (1, 1)")
         here.caught_up()
@@ -98,7 +94,7 @@ def test_a_copy_that_is_cancelled_is_tried_again(connector: Maker) -> None:
     here = connector(init=False, source={"tables": ["public.*"]})
     here.sql(ACCOUNT, "CREATE TABLE t (v int, x text)", f"CREATE TABLE u ({TABLES['filtered'][0]})")
     here.sql("INSERT INTO t SELECT n, repeat(md5(n::text), 10) FROM generate_series(1, 100000) n")
-    initialise(load(here.file), print)
+    here.initialise()
     run = here.start()
     cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'twofold backfill' AND query LIKE 'COPY%' AND state = 'active' AND datname = current_database()"
     wait_until(lambda: here.ask(cancel), what="a copy is cancelled")

@@ -16,11 +16,9 @@ from fixtures.backfill import Between, chunks, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_database, fresh_prefix
 from helpers.connector.backfill_traffic import fold, newest_by_offset
-from twofold.config import load
-from twofold.inspect.status_report import BackfillStatus, backfills, read_progress, read_status
+from twofold.inspect.status_report import BackfillStatus, backfills, read_progress
 from twofold.lives.chunk_rule import ChangeMemory, DroppedRows, Snapshot
 from twofold.loads.loader import BARRIER_PAUSE_S, Loader
-from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 from twofold.tables.table_version import TableVersion
 
@@ -34,7 +32,7 @@ ROWS = "SELECT id, version, big FROM item"
 
 
 def waiting_loads(here: Installation) -> tuple[BackfillStatus, ...]:
-    config = load(here.file)
+    config = here.config
     return backfills(config, read_progress(config))
 
 
@@ -121,7 +119,7 @@ def test_what_a_snapshot_does_not_see_is_newer(
     server = own_postgres(settings={"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
     with fresh_database(server, f"db_{fresh_prefix()}") as conninfo:
         here = make(conninfo)
-        initialise(load(here.file), print)
+        here.initialise()
         with here.carrying():
             until_chunks(here, 1)
             tail = here.tail("item")
@@ -157,13 +155,13 @@ def test_a_prepared_transaction_comes_behind_the_chunks(
     if not parked:
         monkeypatch.setattr(TableVersion, "park_reason", property(never_in_backfill))
     here = make()
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         until_chunks(here, 1)
         here.prepare("p", "UPDATE item SET version = 1 WHERE id IN (20, 1500)", "DELETE FROM item WHERE id = 1600")
         between.further(10_000)
         ready(here)
-        wait_until(lambda: read_status(load(here.file)).in_doubt[0].in_kafka == ("parked" if parked else "open"))
+        wait_until(lambda: here.status().in_doubt[0].in_kafka == ("parked" if parked else "open"))
         here.sql("COMMIT PREPARED 'p'")
         here.caught_up()
     assert wrong(here) == (set() if parked else {1500, 1600})
@@ -184,7 +182,7 @@ def test_a_table_that_joins_with_a_transaction_in_doubt(
     here = make()
     here.sql("CREATE TABLE late (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)", "TRUNCATE item")
     here.sql("INSERT INTO late VALUES (1)")
-    initialise(load(here.file), print)
+    here.initialise()
     here.prepare("forgotten", "INSERT INTO other VALUES (1)")
     here.prepare("on late", "INSERT INTO late VALUES (2)")
     with here.carrying(), psycopg.connect(here.conninfo) as report:
@@ -220,7 +218,7 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
     monkeypatch.setattr(Loader, "_pass_barrier", looked)
     here = make()
     here.sql("CREATE TABLE late (id int PRIMARY KEY)", "INSERT INTO late VALUES (1)")
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying(), psycopg.connect(here.conninfo, autocommit=True) as writer:
         writer.execute("BEGIN")
         writer.execute("INSERT INTO late VALUES (2)")
@@ -228,7 +226,7 @@ def test_a_transaction_that_is_prepared_while_it_is_waited_for(
         wait_until(lambda: looks, what="the barrier has begun")
         writer.execute("PREPARE TRANSACTION 'late'")
         before = len(looks)
-        wait_until(lambda: len(looks) > before + 1 or looks[-1], what="a read_status that began behind the PREPARE")
+        wait_until(lambda: len(looks) > before + 1 or looks[-1], what="a status that began behind the PREPARE")
         (waiting,) = (each for each in waiting_loads(here) if each.table == "public.late")
         assert ["'late'" in holder for holder in waiting.waits_for] == [True]
         writer.execute("COMMIT PREPARED 'late'")
@@ -243,7 +241,7 @@ def test_keys_that_change_across_the_cursor(make: Callable[..., Installation], b
     ahead; and rows that come and go on both sides.
     """
     here = make()
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         until_chunks(here, 1)
         here.sql(

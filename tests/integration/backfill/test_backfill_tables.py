@@ -8,22 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 from psycopg.conninfo import make_conninfo
 
-from fixtures.backfill import ready, until_chunks
+from fixtures.backfill import initialised, ready, until_chunks
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Kafka, Postgres
-from twofold.config import load
+from helpers.topic_changes import alter_topic
 from twofold.errors import SetupError
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 MEGABYTES = 3
@@ -73,9 +64,7 @@ def test_filters_lists_generated_columns_and_leaves(as_reader: Callable[..., Ins
     )
     if postgres.version >= 18:
         here.sql(f"ALTER PUBLICATION {here.prefix} SET (publish_generated_columns = stored)")
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
         here.sql("UPDATE filtered SET kept = kept", "UPDATE made SET b = 'b'", "UPDATE whole SET part = part")
         here.caught_up()
     for table, count in (("filtered", 9), ("made", 15), ("low", 9), ("high", 11)):
@@ -98,9 +87,7 @@ def test_a_partitioned_table_by_its_root(as_reader: Callable[..., Installation])
         "INSERT INTO whole SELECT n, (ARRAY['n', 's'])[n % 2 + 1], n FROM generate_series(1, 40) n",
         publication="whole WITH (publish_via_partition_root)",
     )
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
         here.sql("UPDATE whole SET v = v")
         here.caught_up()
     assert len(loaded := rows(here, "whole", "r")) == 40
@@ -124,12 +111,8 @@ def test_empty_small_wide_and_large(as_reader: Callable[..., Installation], kafk
     )
     limit = 8 << 20
     here.configure({"kafka": {"options": {"message.max.bytes": limit}}, "backfill": {"chunk_bytes": 4 << 20}})
-    initialise(load(here.file), print)
-    entry = ConfigEntry("max.message.bytes", str(limit), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, here.table("large"), incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for altered in admin.incremental_alter_configs([resource]).values():
-        altered.result(20)
+    here.initialise()
+    alter_topic(kafka.bootstrap, here.table("large"), "max.message.bytes", str(limit))
     with here.carrying():
         until_chunks(here, 1)
         here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE nothing, one, wide")
@@ -160,13 +143,13 @@ def test_a_table_that_may_not_be_read(as_reader: Callable[..., Installation]) ->
         grant="account",
     )
     with pytest.raises(SetupError, match=r'GRANT SELECT ON "public"\."secret" TO'):
-        initialise(load(here.file), print)
+        here.initialise()
     here.sql(f"GRANT SELECT ON secret TO {here.prefix}")
-    initialise(load(here.file), print)
+    here.initialise()
     here.sql(f"REVOKE SELECT ON secret FROM {here.prefix}")
     assert 'GRANT SELECT ON "public"."secret" TO' in str(here.refusal())
     here.sql(f"GRANT SELECT ON secret TO {here.prefix}")
     with here.carrying():
         ready(here)
-    assert read_status(load(here.file)).backfilling == ()
+    assert here.status().backfilling == ()
     assert [s.key for s in here.read("secret")] == [{"id": 1}]

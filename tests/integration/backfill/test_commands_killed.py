@@ -9,12 +9,10 @@ import subprocess
 
 import pytest
 
-from fixtures.backfill import ready, until_chunks
+from fixtures.backfill import initialised, ready, until_chunks
 from fixtures.connector import START_S, Installation, Maker, wait_until
 from helpers.connector.topics import Seen
-from twofold.config import load
 from twofold.inspect.status_report import backfills, read_progress
-from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 
@@ -24,7 +22,7 @@ def command(here: Installation, what: str, table: str) -> None:
 
 
 def states(here: Installation) -> dict[str, str]:
-    config = load(here.file)
+    config = here.config
     return {each.table: each.state for each in backfills(config, read_progress(config))}
 
 
@@ -41,7 +39,7 @@ def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, lat
         turn={"idle_progress": 600},
     )
     here.sql(ACCOUNT, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 350)")
-    initialise(load(here.file), print)
+    here.initialise()
     run = here.start("before_commit_record:2=stop,after_commit:2=kill")
     until_chunks(here, 1)
     command(here, "pause", "public.t")
@@ -65,7 +63,7 @@ def test_a_command_overtakes_one_that_is_being_carried_out(connector: Maker, lat
             assert sorted(loaded) == [*range(1, 351)]
         case "cancel":
             assert sorted(loaded) == [*range(1, 101)]
-    assert not read_progress(load(here.file)).commands, "all are executed"
+    assert not read_progress(here.config).commands, "all are executed"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,7 @@ def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused
     """The rows that the killed process held are nowhere but in the table: the load goes on."""
     here = connector(init=False, source={"tables": ["public.account", "public.line"]}, turn={"idle_progress": 0.2})
     here.sql(ACCOUNT, "CREATE TABLE line (n int)", "INSERT INTO line VALUES (0)")
-    initialise(load(here.file), print)
+    here.initialise()
     here.prepare("in doubt", "INSERT INTO line VALUES (100)")
     run = here.start()
     here.sql("INSERT INTO line VALUES (1)", "INSERT INTO line VALUES (2)")
@@ -96,14 +94,14 @@ def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused
     ready(here)
     here.caught_up()
     assert sorted(values(here.read("line"))) == [0, 1, 2, 3, 4, 100]
-    assert not read_progress(load(here.file)).commands, "all are executed"
+    assert not read_progress(here.config).commands, "all are executed"
 
 
 def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(connector: Maker) -> None:
     """Because nothing was written, or because a reload's truncate came since."""
     here = connector(init=False, source={"tables": ["public.account", "public.line"]}, turn={"idle_progress": 0.2})
     here.sql(ACCOUNT, "CREATE TABLE line (n int)", "INSERT INTO line VALUES (0)")
-    initialise(load(here.file), print)
+    here.initialise()
     here.prepare("in doubt", "INSERT INTO line VALUES (100)")
     run = here.start()
     here.caught_up()
@@ -139,9 +137,8 @@ def test_what_people_ask_while_no_connector_runs_is_executed_once(connector: Mak
     here = connector(init=False, source={"tables": ["public.account", "public.t"]}, turn={"idle_progress": 600})
     create = "CREATE TABLE t (id int PRIMARY KEY)"
     here.sql(ACCOUNT, create, "INSERT INTO t SELECT generate_series(1, 3)")
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
+        pass
     for what in ("start", "pause"):
         command(here, what, "public.t")
     for failpoint, state in (
@@ -170,7 +167,7 @@ def test_what_people_ask_while_no_connector_runs_is_executed_once(connector: Mak
 
 def asked(here: Installation) -> list[str]:
     """What nobody has executed, in its order."""
-    return [each.name for each in read_progress(load(here.file)).commands]
+    return [each.name for each in read_progress(here.config).commands]
 
 
 def loaded(here: Installation) -> list[int]:

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from fixtures.backfill import ready
+from fixtures.backfill import initialised, ready
 from fixtures.connector import START_S, Installation, Maker, wait_until
 from helpers.avro.schema_readers import Subject
-from twofold.config import load
+from helpers.connector.topics import rows_in_the_end
 from twofold.doctor import Severity, examine
 from twofold.errors import Refused, SetupError
-from twofold.run.initialisation import initialise
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 COLUMNS = """
@@ -187,27 +186,6 @@ def apply(here: Installation, repair: str) -> None:
         here.twofold("backfill", "start", *shlex.split(command), ok=True)
 
 
-def topic_state(here: Installation, topic: str) -> Counter[str]:
-    """The rows that whoever reads the topic from its beginning has in the end."""
-    emptied: dict[int, int] = {}
-    seen = here.reader.read([topic])
-    for s in seen:
-        if s.value is not None and s.value["op"] == "t":
-            emptied[s.partition] = s.offset
-    keyed: dict[str, Counter[str]] = {}
-    keyless: Counter[str] = Counter()
-    for s in seen:
-        if s.value is None or s.value["op"] == "t" or s.offset < emptied.get(s.partition, -1):
-            continue
-        before, after = (Counter([json.dumps(r)] if r else []) for r in (s.value["before"], s.value["after"]))
-        if s.key is None:
-            assert before <= keyless, f"{s.value['before']} replaces no row"
-            keyless = keyless + after - before
-        else:
-            keyed[str(s.key)] = after
-    return sum(keyed.values(), start=keyless)
-
-
 def same(here: Installation, published: str) -> None:
     """What is published of the relation is what the topic says."""
     topic, source = here.table(published), Counter[str]()
@@ -218,7 +196,11 @@ def same(here: Installation, published: str) -> None:
     names = ", ".join(column["attname"] for column in columns)
     for row in ask_all(here, f"SELECT {names} FROM {published} {where}"):
         source[json.dumps(row)] += 1
-    wait_until(lambda: topic_state(here, topic) == source, 30, f"{topic} says what {published} says")
+    wait_until(
+        lambda: rows_in_the_end(here.reader.read([topic]), json.dumps, each_replaced=True) == source,
+        30,
+        f"{topic} says what {published} says",
+    )
     assert source
 
 
@@ -235,17 +217,15 @@ def test_init_and_doctor_refuse_and_their_remedies_work(connector: Maker, dead_e
     here = made(connector, dead_end)
     spoil(here, dead_end)
     with pytest.raises(SetupError) as refused:
-        initialise(load(here.file), print)
+        here.initialise()
     assert dead_end.said in str(refused.value)
     assert here.prefix not in "".join(here.reader.topics(here.prefix)), "nothing was made"
-    (found,) = [each for each in examine(load(here.file)) if each.check == "table_flaw"]
+    (found,) = [each for each in examine(here.config) if each.check == "table_flaw"]
     assert found.severity == Severity.MUST
     statements = " ".join(each for each in found.remedy if not each.startswith("--"))
     assert str(refused.value).endswith(f"; remedy: {statements}")
     apply(here, statements)
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
         here.sql(*dead_end.traffic)
         here.caught_up()
         same(here, published_name(here))
@@ -255,9 +235,8 @@ def test_init_and_doctor_refuse_and_their_remedies_work(connector: Maker, dead_e
 def test_in_the_middle_of_traffic(connector: Maker, dead_end: DeadEnd) -> None:
     """Rows of it are unread when it is refused; the repair replaces what comes of them."""
     here = made(connector, dead_end)
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
+        pass
     spoil(here, dead_end)
     here.sql(*dead_end.traffic)
     assert dead_end.said in str(here.refusal())
@@ -287,7 +266,7 @@ def test_a_state_that_is_over_when_the_catalog_is_read(connector: Maker, *, aliv
     dead_end = DEAD_ENDS["a partition with another index as identity"]
     here = made(connector, dead_end)
     here.configure({"backfill": {"notice": 0}})
-    initialise(load(here.file), print)
+    here.initialise()
     run = here.start()
     ready(here)
     if not alive:

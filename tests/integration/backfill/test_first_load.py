@@ -13,9 +13,6 @@ from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Seen
-from twofold.config import load
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
 
 pytestmark = pytest.mark.core
 
@@ -51,12 +48,12 @@ def before_init(connector: Maker) -> Installation:
 def test_rows_of_before_are_loaded_once_in_chunks(before_init: Installation) -> None:
     here = before_init
     here.sql("INSERT INTO account SELECT n, 1, 'before' FROM generate_series(1, 250) n", "TRUNCATE ledger")
-    initialise(load(here.file), print)
-    assert read_status(load(here.file)).backfilling == (here.table("account"),)
-    assert read_status(load(here.file)).two_phase == "pending"
+    here.initialise()
+    assert here.status().backfilling == (here.table("account"),)
+    assert here.status().two_phase == "pending"
     with here.carrying():
         ready(here)
-        assert read_status(load(here.file)).two_phase == "enabled"
+        assert here.status().two_phase == "enabled"
         here.sql("UPDATE account SET version = 2 WHERE id = 7")
         here.caught_up()
     rows = here.read("account")
@@ -77,7 +74,7 @@ def test_a_load_that_is_asked_for_counts_before_it_begins(connector: Maker) -> N
     for command, state in (("start", "requested"), ("pause", "requested"), ("cancel", "ready")):
         here.twofold("backfill", command, "public.account", ok=True)
         loading = (here.table("account"),) if state == "requested" else ()
-        assert read_status(load(here.file)).backfilling == loading, command
+        assert here.status().backfilling == loading, command
         found = json.loads(here.twofold("backfill", "status", "--json", ok=True).stdout)
         assert [each["state"] for each in found] == ["requested"] * len(loading), command
     here.twofold("backfill", "start", "public.account", ok=True)
@@ -89,5 +86,5 @@ def test_a_load_that_is_asked_for_counts_before_it_begins(connector: Maker) -> N
 
 def test_empty_tables_are_ready_at_once(connector: Maker) -> None:
     here = connector()
-    assert read_status(load(here.file)).backfilling == ()
-    assert read_status(load(here.file)).two_phase == "enabled"
+    assert here.status().backfilling == ()
+    assert here.status().two_phase == "enabled"

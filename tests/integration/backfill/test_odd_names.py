@@ -8,16 +8,14 @@ import re
 import shlex
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from fixtures.backfill import ready
+from fixtures.backfill import initialised, ready
 from fixtures.connector import Installation, Maker, wait_until
-from twofold.config import load
+from helpers.topic_changes import delete_topic
 from twofold.doctor import examine
 from twofold.errors import SetupError
-from twofold.run.initialisation import initialise
 from twofold_avro.names import topic_of
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
@@ -37,7 +35,7 @@ def keys(here: Installation, schema: str, table: str) -> list[int]:
 def missing(here: Installation) -> str | None:
     """What `init` says is missing."""
     try:
-        initialise(load(here.file), print)
+        here.initialise()
     except SetupError as error:
         return str(error)
     return None
@@ -56,18 +54,13 @@ def test_schemas_and_tables(connector: Maker) -> None:
             f"CREATE TABLE {quoted(schema, table)} (id int PRIMARY KEY)",
             f"INSERT INTO {quoted(schema, table)} VALUES (1)",
         )
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
         here.sql(*(f"INSERT INTO {quoted(*name)} VALUES (2)" for name in names))
         here.caught_up()
     assert [keys(here, *name) for name in names] == [[1, 2]] * len(names)
     names = [*names[: len(ODD) : 2], *names[len(ODD) + 1 :: 3]]  # a recovery for each
     topics = [topic_of(here.prefix, *name) for name in names]
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    for deleted in admin.delete_topics(topics).values():
-        deleted.result(20)
-    wait_until(lambda: not {*topics} & {*here.reader.topics(here.prefix)}, what="the topics are gone")
+    delete_topic(here.reader.bootstrap, *topics)
     for _ in range(len(names)):
         refusal = str(here.refusal())
         command = re.search(r"twofold backfill start ([^\n]*)", refusal)
@@ -86,7 +79,7 @@ def test_a_table_that_is_named_without_quotes(connector: Maker) -> None:
     here = connector(init=False, source={"tables": ["public.account", '"a.b".*', "a.*"]})
     here.sql(ACCOUNT, 'CREATE SCHEMA "a.b"', "CREATE SCHEMA a")
     here.sql('CREATE TABLE "a.b".c (id int)', 'CREATE TABLE "a.b".d (id int)', 'CREATE TABLE a."b.c" (id int)')
-    initialise(load(here.file), print)
+    here.initialise()
 
     def start(name: str) -> str:
         done = here.twofold("backfill", "start", name)
@@ -102,9 +95,7 @@ def test_a_table_that_is_named_without_quotes(connector: Maker) -> None:
 def test_publications(connector: Maker, publication: str) -> None:
     here = connector(init=False, source={"publication": publication, "tables": ["public.account", "public.t"]})
     here.sql(ACCOUNT, "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
         here.sql("INSERT INTO t VALUES (2)")
         here.caught_up()
     assert keys(here, "public", "t") == [1, 2]
@@ -144,5 +135,5 @@ def test_each_right_that_is_missing_is_named_by_a_statement(connector: Maker) ->
         ready(here)
     assert keys(here, schema, table) == [1, 2]
     here.sql(f"ALTER ROLE {quoted(role)} NOBYPASSRLS")
-    (found,) = [each for each in examine(load(here.file)) if each.check == "may_not_read"]
+    (found,) = [each for each in examine(here.config) if each.check == "may_not_read"]
     assert found.remedy == (f"ALTER ROLE {quoted(role)} BYPASSRLS;",)

@@ -8,11 +8,9 @@ from contextlib import closing, suppress
 import psycopg
 import pytest
 
-from fixtures.backfill import ready
+from fixtures.backfill import initialised
 from fixtures.connector import Maker
 from helpers.connector.ledger import SCHEMA
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold.source.table_copier import TableCopier
 from twofold.stack import PostgresServer
 
@@ -25,9 +23,8 @@ def test_a_chunk_may_be_empty(connector: Maker) -> None:
     here = connector(init=False, backfill={"chunk_rows": 50})
     here.sql(SCHEMA)
     here.sql("INSERT INTO account SELECT n, 1, 'before' FROM generate_series(1, 100) n", "TRUNCATE ledger")
-    initialise(load(here.file), print)
-    with here.carrying():
-        ready(here)
+    with initialised(here):
+        pass
     assert sorted(seen.value["after"]["id"] for seen in here.read("account")) == list(range(1, 101))
 
 

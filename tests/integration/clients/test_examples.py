@@ -19,12 +19,10 @@ from pyspark.sql import SparkSession
 from clients.flink_gateway import lock
 from fixtures.catalogs import RestCatalogServer
 from fixtures.connector import Installation, Maker, wait_until
-from fixtures.spark import Lake, _Kafka, _Registry, new_lake
+from fixtures.spark import Lake, new_lake
 from helpers.pages import boxes_of, type_box, with_ours
 from helpers.spark.duckdb_client import DuckdbProcess, command
 from helpers.spark.writer import Writer, table
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold.stack import server_files
 from twofold_common import java
 from twofold_spark.catalog_choice import CatalogChoice
@@ -44,7 +42,7 @@ def bank(module_connector: Maker) -> Installation:
         "ALTER TABLE accounts REPLICA IDENTITY FULL",
         "INSERT INTO accounts VALUES (1, 'anna', 100), (2, 'bert', 50)",
     )
-    initialise(load(made.file), print)
+    made.initialise()
     made.carry()
     topic = made.table("accounts")
     wait_until(lambda: len(made.reader.read([topic])) == 2, 60)
@@ -62,7 +60,7 @@ class Program:
     """An example that reads the topic until it is ended."""
 
     def __init__(self, bank: Installation, group: str, *line: str, folder: Path, registry: str = "") -> None:
-        words = (*line, bank.reader.bootstrap, registry or load(bank.file).registry.url, bank.table("accounts"), group)
+        words = (*line, bank.reader.bootstrap, registry or bank.config.registry.url, bank.table("accounts"), group)
         if line[0] == "mvn":
             words = (*line, "-Dexec.args=" + " ".join(words[len(line) :]))
         self._folder = folder
@@ -108,7 +106,7 @@ def test_the_go_consumer(bank: Installation, tmp_path: Path) -> None:
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="mvn is not on this machine")
 def test_the_java_consumer(bank: Installation, tmp_path: Path) -> None:
     shutil.copytree(EXAMPLES / "java", tmp_path, dirs_exist_ok=True)
-    address = urlsplit(load(bank.file).registry.url)
+    address = urlsplit(bank.config.registry.url)
     registry = f"{address.scheme}://{address.netloc}/apis/registry/v2"
     line = ("mvn", "--quiet", "--batch-mode", "compile", "exec:java")
     with Program(bank, "java", *line, folder=tmp_path, registry=registry) as program:
@@ -176,7 +174,7 @@ def boxes(bank: Installation, folder: Path) -> list[str]:
     program.chmod(0o755)
     ours = {
         "127.0.0.1:9092": bank.reader.bootstrap,
-        "http://127.0.0.1:8081": load(bank.file).registry.url,
+        "http://127.0.0.1:8081": bank.config.registry.url,
         "my-group": f"{bank.prefix}-group",
         "bank.toml": str(bank.file),
         "bank.public": f"{bank.prefix}.public",
@@ -204,11 +202,9 @@ def statements(example: str) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_duckdb_reads_the_mirror(
-    spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, rest_catalog: RestCatalogServer
-) -> None:
+def test_duckdb_reads_the_mirror(spark: SparkSession, lake_writer: Writer, rest_catalog: RestCatalogServer) -> None:
     choice = CatalogChoice.choose(None, rest_catalog.url, {"warehouse": str(rest_catalog.folder)})
-    lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), rest_catalog.folder, choice)
+    lake = new_lake(spark, lake_writer, rest_catalog.folder, choice)
     mirrored_twice(lake)
     duckdb = DuckdbProcess()
     try:

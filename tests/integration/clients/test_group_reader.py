@@ -10,9 +10,8 @@ import psycopg
 import pytest
 
 from fixtures.connector import Maker, wait_until
-from integration.clients.test_whole_transactions import delete_before
+from helpers.topic_changes import delete_records
 from integration.connector.test_frontiers import Group, in_doubt
-from twofold.config import load
 from twofold_reader import GroupReader, Refused, UsageError
 
 Seen = tuple[tuple[str, ...], list[tuple[str, int]], str]
@@ -23,7 +22,7 @@ def reader_of(group: Group) -> GroupReader:
     here = group.east
     kafka = {"bootstrap.servers": here.reader.bootstrap}
     tables = {prefix: ["public.account"] for prefix in group.members}
-    return GroupReader([*group.members], kafka, load(here.file).registry.url, tables=tables)
+    return GroupReader([*group.members], kafka, here.config.registry.url, tables=tables)
 
 
 def read(group: Group, start: str = "beginning") -> list[Seen]:
@@ -53,14 +52,12 @@ def test_a_global_transaction_comes_whole_or_not_at_all(connector: Maker) -> Non
     for here in group.members.values():
         here.carry()
     group.east.sql("INSERT INTO account VALUES (100, 1, 'local')")
-    for branch in group.prepare("first", 1):
-        branch.tpc_commit()
+    group.commit("first", 1)
     wait_until(lambda: global_ids(group) == [("1:first",)], 60, "the first transfer comes")
     east, west = group.prepare("second", 2)
     east.tpc_commit()
     wait_until(lambda: "1:second" in in_doubt(group.frontier(group.west)), 60, "the west has it in doubt")
-    for branch in group.prepare("third", 3):
-        branch.tpc_commit()
+    group.commit("third", 3)
     group.west.sql("INSERT INTO account VALUES (200, 1, 'local')")
     group.east.caught_up()
     group.west.caught_up()
@@ -102,7 +99,7 @@ def test_without_the_first_commit_records_a_reader_starts_at_newest(connector: M
         for _ in range(2):
             here.caught_up()
     wait_until(lambda: read(group), 60, "something comes")
-    delete_before(group.west, f"{group.west.prefix}.commits", count=1)
+    delete_records(group.west.reader.bootstrap, f"{group.west.prefix}.commits", 1)
     with pytest.raises(Refused, match=f"no longer has the first commit records of {group.west.prefix}"):
         read(group)
     east, west = group.prepare("half", 1)
@@ -114,8 +111,7 @@ def test_without_the_first_commit_records_a_reader_starts_at_newest(connector: M
         assert not starting.done()
         west.tpc_commit()
         transactions = starting.result(60)
-        for branch in group.prepare("whole", 2):
-            branch.tpc_commit()
+        group.commit("whole", 2)
         first = next(each for each in transactions if each.global_ids)
         assert first.global_ids == ("1:whole",)
         assert {prefix for prefix, _ in first.branches} == {*group.members}

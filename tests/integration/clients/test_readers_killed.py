@@ -26,8 +26,6 @@ import pytest
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.connector import bank_reader
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold.stack import KafkaCluster
 
 KILLS = int(os.environ.get("TWOFOLD_TEST_READER_KILLS", "200"))
@@ -183,7 +181,7 @@ class ReadingProgram:
 
     def __init__(self, banks: Sequence[Bank], file: Path) -> None:
         here, prefixes = banks[0].here, [each.here.prefix for each in banks]
-        registry = load(here.file).registry.url
+        registry = here.config.registry.url
         self._line = [sys.executable, bank_reader.__file__, here.reader.bootstrap, registry, str(file), *prefixes]
         self._banks = banks
         self._file = file
@@ -311,7 +309,7 @@ def open_banks(connector: Maker, cluster: KafkaCluster, number: int) -> list[Ban
     for name in names:
         here = connector(kafka_server=cluster, name=name, init=False, **options)
         here.sql(*_SCHEMA)
-        initialise(load(here.file), print)
+        here.initialise()
         banks.append(Bank(here))
     for bank in banks:  # a member's connector wants the topics of all
         bank.here.start()

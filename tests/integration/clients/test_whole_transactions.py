@@ -21,15 +21,12 @@ from typing import Any
 import psycopg
 import psycopg.rows
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from clients.samples import PREPARATION, SAMPLES
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.mirror_place import write_place
-from twofold.config import load
-from twofold.run.initialisation import initialise
+from helpers.topic_changes import delete_records
 from twofold_reader import Change, PositionWaiter, Reader, Refused, Transaction, UsageError, wait
 
 EXAMPLES = Path(__file__).parents[3] / "examples/python"
@@ -38,9 +35,7 @@ MANY = 30_000
 
 def reader_of(here: Installation, *tables: str) -> Reader:
     kafka = {"bootstrap.servers": here.reader.bootstrap}
-    return Reader(
-        here.prefix, kafka, load(here.file).registry.url, tables=[f"public.{each}" for each in tables] or None
-    )
+    return Reader(here.prefix, kafka, here.config.registry.url, tables=[f"public.{each}" for each in tables] or None)
 
 
 def read(here: Installation, start: str = "beginning", *tables: str) -> list[tuple[Transaction, list[Change]]]:
@@ -69,7 +64,7 @@ def bank(module_connector: Maker) -> Installation:
     """A prefix with loads, plain, large and prepared transactions."""
     here = module_connector(init=False, source={"tables": ["public.account", "public.transfer", "public.journal"]})
     here.sql(SCHEMA, "INSERT INTO account SELECT i, 0, 'loaded' FROM generate_series(1, 500) i")
-    initialise(load(here.file), print)
+    here.initialise()
     here.carry()
     wait_until(lambda: len(here.reader.read([here.table("account")])) == 500, 60)
     here.prepare("never", "INSERT INTO account VALUES (900, 9, 'never')")
@@ -148,12 +143,12 @@ def test_values_are_those_that_psycopg_gives(connector: Maker) -> None:
     here = connector(init=False, source={"tables": ["public.sample"]})
     columns = ", ".join(f"{each.column} {each.type}" for each in samples)
     here.sql(*PREPARATION, f"CREATE TABLE sample (id int PRIMARY KEY, {columns})")
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         for number in range(3):
             here.sql(f"INSERT INTO sample VALUES ({number}, {', '.join(each.value(number) for each in samples)})")
         position = behind_commit(here, "INSERT INTO sample VALUES (9)")
-        wait(position, here.prefix, {"bootstrap.servers": here.reader.bootstrap}, load(here.file).registry.url)
+        wait(position, here.prefix, {"bootstrap.servers": here.reader.bootstrap}, here.config.registry.url)
     with psycopg.connect(here.conninfo, row_factory=psycopg.rows.dict_row) as connection:
         connection.execute("SET TIME ZONE 'UTC'")
         rows = connection.execute("SELECT * FROM sample ORDER BY id").fetchall()
@@ -209,14 +204,14 @@ def test_what_retention_removed_is_refused(connector: Maker) -> None:
             here.sql(f"INSERT INTO account SELECT i, {each}, 'x' FROM generate_series({each}0, {each}9) i")
             here.caught_up()
     first, *_ = [each for each, _ in read(here)]
-    delete_before(here, here.table("account"), count=5)
+    delete_records(here.reader.bootstrap, here.table("account"), 5)
     with pytest.raises(Refused, match=r"Kafka no longer has .*account"):
         read(here, first.bookmark)
     with pytest.raises(Refused, match=r"Kafka no longer has .*account"):
         read(here, first.position)
     whole = read(here)
     assert sum(change.op == "c" for _, changes in whole for change in changes) == 10, "what Kafka has whole"
-    delete_before(here, f"{here.prefix}.commits", count=int(first.bookmark.split(":")[3]) + 1)
+    delete_records(here.reader.bootstrap, f"{here.prefix}.commits", int(first.bookmark.split(":")[3]) + 1)
     with pytest.raises(Refused, match="which the bookmark names"):
         read(here, first.bookmark)
 
@@ -229,7 +224,7 @@ def test_topics_that_were_recreated_are_refused(connector: Maker) -> None:
     last, _ = read(here)[-1]
     here.twofold("reset", "--yes", ok=True)
     here.delete_topics()
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         here.sql(*(f"INSERT INTO account VALUES ({each}, 1, 'new')" for each in range(2, 5)))
         here.caught_up()
@@ -237,19 +232,11 @@ def test_topics_that_were_recreated_are_refused(connector: Maker) -> None:
         read(here, last.bookmark)
 
 
-def delete_before(here: Installation, *topics: str, count: int) -> None:
-    """Delete the first records of each partition, as retention does."""
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    places = [TopicPartition(topic, p, count) for topic in topics for p in range(1 if topic.endswith("commits") else 3)]
-    for each in admin.delete_records(places).values():
-        each.result()
-
-
 class Copies:
     """An example, which is killed again and again."""
 
     def __init__(self, here: Installation, program: str, target: str) -> None:
-        registry = load(here.file).registry.url
+        registry = here.config.registry.url
         self._line = [
             sys.executable,
             str(EXAMPLES / program),
@@ -297,7 +284,7 @@ def make_accounts(here: Installation) -> None:
         "CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(12, 2) NOT NULL)",
         "INSERT INTO accounts SELECT i, 'owner ' || i, 100 FROM generate_series(1, 20) i",
     )
-    initialise(load(here.file), print)
+    here.initialise()
 
 
 def transfers(here: Installation, count: int, seed: int) -> None:
@@ -322,33 +309,27 @@ def sqlite_rows(file: Path) -> list[Any]:
     return [(number, name, Decimal(balance)) for number, name, balance in found]
 
 
-@pytest.mark.core
-def test_the_sqlite_example_counts_each_transaction_once(accounts: Installation, tmp_path: Path) -> None:
-    file = tmp_path / "totals.db"
-    copies = Copies(accounts, "totals_sqlite.py", str(file))
-
-    for kill in range(3):
-        transfers(accounts, 50, kill)
-        copies.kill_after(random.Random(kill).randint(1, 20))
-        rows = sqlite_rows(file)
-        assert len(rows) == 20
-        assert sum(balance for _, _, balance in rows) == 2000, "a transfer is torn"
-    copies.run_until(lambda: sqlite_rows(file) == source_rows(accounts))
-
-
-def test_the_postgres_example_copies_each_transaction_once(accounts: Installation, database: str) -> None:
-    copies = Copies(accounts, "copy_postgres.py", database)
-
-    def rows() -> list[Any]:
-        with psycopg.connect(database) as connection:
-            return connection.execute("SELECT id, owner, balance FROM accounts ORDER BY id").fetchall()
-
+def kill_again_and_again(accounts: Installation, copies: Copies, rows: Callable[[], list[Any]]) -> None:
     for kill in range(3):
         transfers(accounts, 50, kill)
         copies.kill_after(random.Random(kill).randint(1, 20))
         assert len(rows()) == 20
         assert sum(balance for _, _, balance in rows()) == 2000, "a transfer is torn"
     copies.run_until(lambda: rows() == source_rows(accounts))
+
+
+@pytest.mark.core
+def test_the_sqlite_example_counts_each_transaction_once(accounts: Installation, tmp_path: Path) -> None:
+    file = tmp_path / "totals.db"
+    kill_again_and_again(accounts, Copies(accounts, "totals_sqlite.py", str(file)), lambda: sqlite_rows(file))
+
+
+def test_the_postgres_example_copies_each_transaction_once(accounts: Installation, database: str) -> None:
+    def rows() -> list[Any]:
+        with psycopg.connect(database) as connection:
+            return connection.execute("SELECT id, owner, balance FROM accounts ORDER BY id").fetchall()
+
+    kill_again_and_again(accounts, Copies(accounts, "copy_postgres.py", database), rows)
 
 
 def behind_commit(here: Installation, statement: str) -> str:
@@ -364,7 +345,7 @@ def behind_commit(here: Installation, statement: str) -> str:
     ("clients", "commits"), [pytest.param(3, 5, marks=pytest.mark.core), pytest.param(8, 1250, marks=pytest.mark.slow)]
 )
 def test_who_waits_behind_his_commit_reads_his_own_write(bank: Installation, clients: int, commits: int) -> None:
-    kafka, registry = {"bootstrap.servers": bank.reader.bootstrap}, load(bank.file).registry.url
+    kafka, registry = {"bootstrap.servers": bank.reader.bootstrap}, bank.config.registry.url
 
     def write_and_read(client: int) -> None:
         with PositionWaiter.at(bank.prefix, kafka, registry) as waiter, reader_of(bank, "journal") as reader:
@@ -387,7 +368,7 @@ def test_a_position_behind_what_is_not_published_is_reached(bank: Installation) 
     position = behind_commit(bank, "INSERT INTO unpublished (filler) VALUES ('x')")
     done = bank.twofold("wait", position, ok=True)
     assert f"{position} is visible in Kafka" in done.stdout
-    wait(position, bank.prefix, {"bootstrap.servers": bank.reader.bootstrap}, load(bank.file).registry.url)
+    wait(position, bank.prefix, {"bootstrap.servers": bank.reader.bootstrap}, bank.config.registry.url)
 
 
 def test_a_position_that_is_not_reached_ends_with_status_4_and_how_far_it_is(bank: Installation) -> None:

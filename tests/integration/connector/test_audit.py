@@ -13,22 +13,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
 
 from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.vandal import Vandal
 from helpers.connector.workload import Workload
-from twofold.config import load
+from helpers.topic_changes import alter_topic
 from twofold.errors import Refused
 from twofold.inspect.status_report import read_progress
-from twofold.kafka.kafka_settings import registry_settings
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.kafka_settings import open_registry
 from twofold.run.lookback import SINCE_LAST_COMMIT, LookbackWindow, check_recent_commits, since_oldest_open
 
 
@@ -201,7 +194,7 @@ def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_trans
         vandal.write(vandal.rows(here.table("transfer")), commit=True)
         time.sleep(SINCE_LAST_COMMIT.before_s + 0.5)
         here.caught_up()
-    config, registry = load(here.file), Registry(registry_settings(load(here.file)))
+    config, registry = here.config, open_registry(here.config)
     published = {here.table(name) for name in ("account", "transfer", "journal")}
 
     def look(window: LookbackWindow) -> None:
@@ -219,18 +212,14 @@ def test_a_clock_that_jumped_is_no_damage(stopped: Installation) -> None:
     The topics have the time of those who write, as topics have that somebody else made.
     """
     here, now_ms = stopped, int(time.time() * 1000)
-    own_time = ConfigEntry("message.timestamp.type", "CreateTime", incremental_operation=AlterConfigOpType.SET)
-    topics = [here.table("account"), *(f"{here.prefix}.{name}" for name in ("commits", "progress"))]
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    resources = [ConfigResource("topic", topic, incremental_configs=[own_time]) for topic in topics]
-    for changed in admin.incremental_alter_configs(resources).values():
-        changed.result(20)
+    for topic in (here.table("account"), *(f"{here.prefix}.{name}" for name in ("commits", "progress"))):
+        alter_topic(here.reader.bootstrap, topic, "message.timestamp.type", "CreateTime")
     vandal = Vandal(here)
     stretch = vandal.write(vandal.rows(here.table("account")), commit=True, at_ms=now_ms + 3_600_000)
     vandal.record(stretch, at_ms=now_ms)
     vandal.record(at_ms=now_ms + 60_000)
-    config = load(here.file)
-    registry = Registry(registry_settings(config))
+    config = here.config
+    registry = open_registry(config)
     check_recent_commits(config, registry, read_progress(config), SINCE_LAST_COMMIT, {here.table("account")})
     vandal.write(vandal.rows(here.table("account")), commit=True, at_ms=now_ms + 3_600_000)
     with pytest.raises(Refused, match=": 3 visible records are named by no commit record"):

@@ -4,12 +4,10 @@ moment it says of itself that there is no broker.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from functools import partial
 
-from fixtures.connector import Maker, Running, wait_until
+from fixtures.connector import Maker, Running, frozen, wait_until
 from twofold.stack import KafkaCluster
 
 CONNECTORS = 2
@@ -23,15 +21,11 @@ def test_a_broker_that_was_frozen_ends_no_connector(connector: Maker, own_kafka:
     kafka = own_kafka()
     here = [connector(kafka_server=kafka, kafka={"call_timeout": 5.0}) for _ in range(CONNECTORS)]
     runs = [each.start() for each in here]
-    pid = kafka.nodes[0].pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with frozen(kafka.nodes[0].pid):
         for each, run in zip(here, runs, strict=True):
             each.sql("INSERT INTO account VALUES (1, 1, 'a')")
             wait_until(partial(is_recovering, run), 60)
         away = here[0].twofold("status")
-    finally:
-        os.kill(pid, signal.SIGCONT)
     assert away.returncode == 4, away.stdout + away.stderr
     assert f"slot {here[0].prefix}, WAL reserved" in away.stdout, "PostgreSQL's half"
     assert f"in Kafka    not known: Kafka at {kafka.bootstrap} does not answer" in away.stdout

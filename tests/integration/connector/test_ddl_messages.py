@@ -12,9 +12,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import TEXT, raw, sings
 from helpers.connector.topics import Seen
 from helpers.source.streaming import force, streamed
-from twofold.config import load
 from twofold.doctor import examine
-from twofold.run.initialisation import initialise
 from twofold.source import provisioning
 
 
@@ -37,7 +35,7 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
         "ALTER TABLE pair REPLICA IDENTITY FULL",
         "INSERT INTO pair VALUES (1, 1), (2, 2)",
     )
-    initialise(load(here.file), print)
+    here.initialise()
     columns = ("DROP contact", "RENAME email TO contact", "ADD email text")
     with here.carrying():
         wait_until(lambda: len(here.read("pair")) == 2, 60)
@@ -71,7 +69,7 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
     assert flaws(here) == ""
     here.configure({"source": {"ddl_messages": False}})
     assert "source.ddl_messages is off" in flaws(here)
-    removed = provisioning.drop(here.conninfo, load(here.file).slot, [here.prefix]).removed
+    removed = provisioning.drop(here.conninfo, here.config.slot, here.prefix).removed
     assert "event triggers and schema twofold" in removed
 
 
@@ -87,7 +85,7 @@ def deleted(here: Installation) -> list[Seen]:
 
 
 def flaws(here: Installation) -> str:
-    return "".join(each.what for each in examine(load(here.file)) if each.check == "ddl_messages")
+    return "".join(each.what for each in examine(here.config) if each.check == "ddl_messages")
 
 
 DROP, MAKE = "DROP INDEX pair_id", "CREATE UNIQUE INDEX pair_id ON pair (id)"
@@ -120,7 +118,7 @@ class Pairs:
         if forced:
             force(self.here)
         before_init()
-        initialise(load(self.here.file), print)
+        self.here.initialise()
         self._value = 10
 
     def two_of_one_key(self) -> list[str]:

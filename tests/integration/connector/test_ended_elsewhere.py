@@ -22,7 +22,6 @@ from integration.connector.test_audit import audit, of
 from late.frames import Api
 from late.rules import Moment, Rule
 from late.servers import FrontedKafka
-from twofold.config import load
 from twofold.errors import Refused
 from twofold.kafka import late_ends
 from twofold.kafka.open_check import OpenCheck
@@ -47,7 +46,7 @@ def carrying(here: Installation) -> Iterator[Future[None]]:
     """`twofold run` on a thread; the future has its refusal."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as executor:
-        run = executor.submit(supervise, load(here.file), stop)
+        run = executor.submit(supervise, here.config, stop)
         try:
             yield run
         finally:

@@ -8,9 +8,7 @@ import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
-from twofold.config import load
 from twofold.errors import Refused
-from twofold.run.initialisation import initialise
 
 pytestmark = pytest.mark.core
 FILTER = "CREATE PUBLICATION {} FOR TABLE account, part WHERE (10 / share > 0)"
@@ -20,7 +18,7 @@ def installed(connector: Maker, *rows: int) -> Installation:
     here = connector(init=False, source={"tables": []})
     here.sql(SCHEMA, "CREATE TABLE part (share int PRIMARY KEY)")
     here.sql(*(f"INSERT INTO part VALUES ({row})" for row in rows), FILTER.format(here.prefix))
-    initialise(load(here.file), print)
+    here.initialise()
     return here
 
 

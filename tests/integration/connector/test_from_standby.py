@@ -21,12 +21,10 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector import ledger as connector_ledger
 from helpers.connector.topics import gid_of
 from helpers.connector.workload import Workload
-from helpers.source.standby import ask, promote, standby_of
+from helpers.source.standby import ServerPair, ask, standby_of
 from integration.connector.test_ddl_messages import DROP, MAKE, Pairs
 from integration.connector.test_frontiers import Group, in_doubt
-from twofold.config import load
 from twofold.errors import Refused, SetupError
-from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)
@@ -34,26 +32,8 @@ VERSIONS = (*(pytest.param(version, marks=pytest.mark.slow) for version in ("16"
 ON_18 = pytest.mark.parametrize("version", ["18"])
 
 
-class Pair:
-    """A primary, its standby, and a connector whose source is the standby. Its `conninfo` leads to
-    the primary, where the tests write.
-    """
-
-    def __init__(self, primary: PostgresServer, standby: PostgresServer, here: Installation) -> None:
-        self.primary = primary
-        self.standby = standby
-        self.here = here
-
-    def wait_for_replay(self) -> None:
-        """Until the standby has replayed all that the primary has."""
-        written = ask(self.primary, "SELECT pg_current_wal_flush_lsn()")
-        wait_until(lambda: ask(self.standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'"), 60, "it has replayed")
-
-    def promote(self) -> None:
-        """The primary is dead; the standby takes its place, and the tests write there."""
-        self.primary.kill()
-        promote(self.standby)
-        self.here.conninfo = self.standby.dsn()
+class Pair(ServerPair):
+    """The source of the connector is the standby. The tests write into the primary."""
 
     def replicating(self) -> list[str]:
         """Who replicates from the primary."""
@@ -80,7 +60,7 @@ def make_pair(connector: Maker, own_postgres: Callable[..., PostgresServer], ope
             pair = Pair(primary, standby, here)
             if init:
                 pair.wait_for_replay()
-                initialise(load(here.file), print)
+                here.initialise()
             return pair
 
         yield make
@@ -158,13 +138,11 @@ def test_from_standby_a_member_of_a_group(version: str, connector: Maker, make_p
     (pair,) = pairs
     for here in group.members.values():
         here.start()
-    for branch in group.prepare("first", 1):
-        branch.tpc_commit()
+    group.commit("first", 1)
     wait_until(lambda: group.shown() == group.both("1:first"), what="the first transfer is in the cut")
 
     ask(pair.standby, "SELECT pg_wal_replay_pause()::text")
-    for branch in group.prepare("second", 2):
-        branch.tpc_commit()
+    group.commit("second", 2)
     until = time.monotonic() + 3
     while time.monotonic() < until:  # frontiers are asked for five times a second
         group.east.caught_up()
@@ -178,7 +156,7 @@ def test_from_standby_a_member_of_a_group(version: str, connector: Maker, make_p
     wait_until(lambda: "1:third" in in_doubt(group.frontier(group.west)), what="the standby's member has it in doubt")
     group.west.runs[-1].kill9()
     pair.wait_for_replay()
-    pair.promote()
+    pair.fail_over()
     group.west.start()
     group.east.sql("INSERT INTO account VALUES (4, 1, 'plain')")
     group.east.caught_up()
@@ -201,8 +179,7 @@ def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakeP
     work.running = run = here.start()
     work.run()
     work.settle()
-    open_ones = [work.prepare(open_it=True) for _ in range(3)]
-    parked = work.prepare(keyless=True)
+    gids = work.four_in_doubt()
     pair.wait_for_replay()
     other = Workload(here, seed=4, keys=range(500, 520))
     enough = threading.Event()
@@ -216,27 +193,18 @@ def test_from_standby_that_is_promoted_under_load(version: str, make_pair: MakeP
         writing = sessions.submit(write)
         try:
             here.tail("account").wait_for(lambda s: s.value is not None and s.key["id"] >= 500)
-            pair.promote()
+            pair.fail_over()
         finally:
             enough.set()
         writing.result()
     work.connect()
     work.plain()
-    for gid in (open_ones[0], parked, open_ones[2]):
-        work.commit(gid)
-    work.rollback(open_ones[1])
-    work.run()
-    work.settle()
-    topics = here.check()
-    assert {gid_of(s) for s in topics.rows} & {*open_ones, parked} == {open_ones[0], parked, open_ones[2]}
-    assert topics.progress[-1].value["timeline"] == 2
+    work.check_promoted(gids)
     assert not run.dead, "the same process has gone on"
     assert "the standby went from timeline 1 to 2" in run.said()
     run.kill9()
     work.running = here.start()
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
 
 
 @pytest.mark.slow
@@ -259,7 +227,7 @@ def test_from_standby_rows_are_read_by_the_key_of_their_position(version: str, m
     assert "triggers    each change of a table is told" in here.twofold("status").stdout
     here.sql(DROP)
     pair.wait_for_replay()
-    pair.promote()
+    pair.fail_over()
     here.sql(*pairs.two_of_one_key(), MAKE)
     pairs.settle()
     assert "triggers    each change of a table is told" in here.twofold("status").stdout
@@ -331,8 +299,7 @@ def _start_over(here: Installation) -> None:
     ended = here.twofold("reset", "--yes")
     assert f"removed: publication {here.prefix}" in ended.stdout, ended.stderr
     here.configure({"kafka": {"prefix": f"{here.prefix}_2"}})
-    done = here.init()
-    assert done.returncode == 0, done.stderr
+    here.twofold("init", ok=True)
     here.start()
     tail = here.reader.tail([f"{here.prefix}_2.public.account"])
     here.at_end(tail.close)
@@ -355,8 +322,7 @@ def test_from_standby_a_load_is_merged_with_the_stream(version: str, make_pair: 
     here = pair.here
     here.sql("INSERT INTO account SELECT n, 1, 'before' FROM generate_series(1000, 1999) n", "TRUNCATE ledger")
     pair.wait_for_replay()
-    done = here.init()
-    assert done.returncode == 0, done.stderr
+    here.twofold("init", ok=True)
     here.prepare("across", "UPDATE account SET version = 2 WHERE id = 1000")
     run = here.start()
     run.wait_for("backfill of public.account waits for prepared transaction 'across'")
@@ -430,8 +396,7 @@ def test_from_standby_doctor_and_init_name_what_is_missing(version: str, make_pa
         poor.stop()
         ending.callback(_again(pair.standby).stop)
         here.configure({"source": {"failover": False}})
-        done = here.init()
-        assert done.returncode == 0, done.stderr
+        here.twofold("init", ok=True)
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
-from twofold.config import load
 from twofold.doctor import examine
 from twofold.group import frontier_asks
 from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
@@ -44,6 +43,10 @@ class Group:
             branch.tpc_prepare()
             branches.append(branch)
         return branches
+
+    def commit(self, global_id: str, number: int) -> None:
+        for branch in self.prepare(global_id, number):
+            branch.tpc_commit()
 
     def frontier(self, here: Installation) -> dict[str, Any] | None:
         found: list[dict[str, Any]] = here.records("frontiers")
@@ -96,15 +99,13 @@ def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(c
     group = Group(connector)
     for here in group.members.values():
         here.start()
-    for branch in group.prepare("first", 1):
-        branch.tpc_commit()
+    group.commit("first", 1)
     wait_until(lambda: group.shown() == group.both("1:first"), what="the first transfer is in the cut")
 
     east, west = group.prepare("second", 2)
     east.tpc_commit()
     wait_until(lambda: "1:second" in in_doubt(group.frontier(group.west)), what="the west has it in doubt")
-    for branch in group.prepare("third", 3):
-        branch.tpc_commit()
+    group.commit("third", 3)
     group.east.caught_up()
     group.west.caught_up()
     assert group.shown() == group.both("1:first"), "the second is half there, and the third lies behind it"
@@ -199,8 +200,7 @@ def test_a_member_that_begins_again_is_not_taken_for_what_it_was(connector: Make
         found = seen()  # nothing at all in a first frontier
         return bool(last) and all(last[0][name] == found.get(name) for name in ("sequence", "stream_id"))
 
-    for branch in group.prepare("former", 9):
-        branch.tpc_commit()
+    group.commit("former", 9)
     wait_until(knows_all, 30, "the west has seen the former stream")
     former = seen()
     assert former["sequence"] > 3
@@ -209,8 +209,7 @@ def test_a_member_that_begins_again_is_not_taken_for_what_it_was(connector: Make
     east.delete_topics()
     east.twofold("init", ok=True)
     east.start()
-    for branch in group.prepare("later", 10):
-        branch.tpc_commit()
+    group.commit("later", 10)
     wait_until(knows_all, 60, "the west has seen the new stream")
     assert seen()["sequence"] < former["sequence"], "its numbers began again"
 
@@ -285,7 +284,7 @@ def test_doctor_says_who_does_not_run_as_a_member(connector: Maker) -> None:
     group = Group(connector)
 
     def found() -> list[str]:
-        return [each.what for each in examine(load(group.east.file)) if each.check in {"group", "group_member"}]
+        return [each.what for each in examine(group.east.config) if each.check in {"group", "group_member"}]
 
     east, west = group.members
     assert found() == [f"the group's member {name} has never written a frontier" for name in (east, west)]

@@ -18,8 +18,6 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.source.streaming import force
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold.stack import KafkaCluster
 from twofold.stack.kafka import PRODUCTION_JVM
 from twofold_avro import wire
@@ -123,7 +121,7 @@ def with_tables(connector: Maker, kafka_server: Any = None, **options: Any) -> I
     source = {"tables": ["public.account", "public.orders"], **options.pop("source", {})}
     here = connector(init=False, kafka_server=kafka_server, source=source, **options)
     here.sql(SCHEMA, "ALTER TABLE account DISABLE TRIGGER note", ORDERS)
-    initialise(load(here.file), print)
+    here.initialise()
     return here
 
 

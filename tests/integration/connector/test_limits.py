@@ -10,19 +10,17 @@ import psycopg
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     ResourceType,
 )
 
 from fixtures.connector import Installation, Maker
 from fixtures.stack import Kafka
-from twofold.config import load
+from helpers.topic_changes import alter_topic
 from twofold.errors import Refused, TwofoldError
 from twofold.kafka.record_sizes import RECORD_BYTES
 from twofold.run import run
-from twofold.run.observer import NullObserver
+from twofold.run.observer import Observer
 from twofold.run.supervisor import supervise
 
 
@@ -64,22 +62,11 @@ def test_a_backlog_of_prepared_transactions_with_long_gids_is_split(
     assert sorted(s.value["after"]["id"] for s in here.read("account")) == [*range(count + 1)]
 
 
-def alter(kafka: Kafka, topic: str, **settings: str) -> None:
-    entries = [
-        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
-        for name, value in settings.items()
-    ]
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    for altered in admin.incremental_alter_configs([resource]).values():
-        altered.result(20)
-
-
 def raise_limit(here: Installation, kafka: Kafka, limit: int) -> None:
     """Do what the message says."""
     if limit > RECORD_BYTES:
         here.configure({"kafka": {"options": {"message.max.bytes": limit}}})
-    alter(kafka, here.table("account"), max_message_bytes=str(limit))
+    alter_topic(kafka.bootstrap, here.table("account"), "max.message.bytes", str(limit))
 
 
 def insert_large(here: Installation, size: int) -> None:
@@ -133,7 +120,7 @@ def test_init_makes_the_commit_records_topic_for_large_records(connector: Maker,
         assert int(described["max.message.bytes"].value) == 8 << 20
 
 
-class Ends(NullObserver):
+class Ends(Observer):
     """What ended the runs."""
 
     def __init__(self) -> None:
@@ -148,13 +135,13 @@ class Ends(NullObserver):
 def test_the_brokers_clock_counts_and_another_one_is_told(connector: Maker, kafka: Kafka) -> None:
     """A topic that takes no record from before this moment stands for a clock that is wrong."""
     here = connector()
-    alter(kafka, here.table("account"), message_timestamp_before_max_ms="1")
+    alter_topic(kafka.bootstrap, here.table("account"), "message.timestamp.before.max.ms", "1")
     with here.carrying():
         here.sql("INSERT INTO account VALUES (1, 1, 'x')")
         here.caught_up()
-    alter(kafka, here.table("account"), message_timestamp_type="CreateTime")
+    alter_topic(kafka.bootstrap, here.table("account"), "message.timestamp.type", "CreateTime")
     here.sql("INSERT INTO account VALUES (2, 1, 'x')")
     ends = Ends()
-    supervise(load(here.file), ends.stop, ends)
+    supervise(here.config, ends.stop, ends)
     assert "this machine's clock and the brokers' are far apart" in ends.errors[0]
     assert "Erroneous state" not in ends.errors[0]

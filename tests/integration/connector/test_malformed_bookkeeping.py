@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from confluent_kafka import Producer
 
 from fixtures.connector import Installation, Maker
-from twofold.config import load
 from twofold.kafka.kafka_settings import kafka_settings
 from twofold.kafka.topic_reader import PartitionId, TopicReader
 
@@ -28,7 +27,7 @@ def put(here: Installation, topic: str, key: bytes, value: bytes | None) -> str:
 
 def last_value(here: Installation, topic: str, key: bytes | None) -> bytes:
     """The last record with the key, or with any."""
-    reader = TopicReader(kafka_settings(load(here.file)))
+    reader = TopicReader(kafka_settings(here.config))
     found = [each for each in reader.read(reader.visible([PartitionId(topic, 0)])) if key in {None, each.key()}]
     return found[-1].value() or b""
 

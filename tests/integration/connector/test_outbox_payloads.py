@@ -8,13 +8,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient, topic_subject_name_strategy
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
-from fixtures.connector import Installation, Maker
+from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector import ledger
+from helpers.reading import read_to_end
 
 OUTBOX = "CREATE TABLE outbox (id bigserial PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text, type text, payload jsonb)"
 AS_AVRO = '\n[[outbox]]\ntable = "public.outbox"\npayload_encoding = "avro"\n'
@@ -62,27 +62,14 @@ def say(here: Installation, *payloads: object) -> None:
 def raw(here: Installation) -> list[bytes | None]:
     """The values of all events, of one key, in their order."""
     here.caught_up()
-    consumer = Consumer(
-        {
-            "bootstrap.servers": here.reader.bootstrap,
-            "group.id": here.prefix,
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "log_level": 0,
-        }
-    )
     wanted = int(here.ask("SELECT count(*) FROM outbox"))
-    try:
-        partitions = consumer.list_topics(topic(here), timeout=20).topics[topic(here)].partitions
-        consumer.assign([TopicPartition(topic(here), partition, 0) for partition in partitions])
-        found: list[bytes | None] = []
-        while len(found) < wanted:
-            messages = consumer.consume(wanted - len(found), 20)
-            assert messages, f"{len(found)} of {wanted} events"
-            found += [message.value() for message in messages]
-        return found
-    finally:
-        consumer.close()
+
+    def read_all() -> list[bytes | None] | None:
+        values = [message.value() for message in read_to_end(here.reader.bootstrap, [topic(here)], patience_s=20)]
+        return values if len(values) == wanted else None
+
+    found: list[bytes | None] = wait_until(read_all, 20, f"{wanted} events")
+    return found
 
 
 def read(here: Installation, values: list[bytes | None]) -> list[Any]:

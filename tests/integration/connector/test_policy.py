@@ -66,8 +66,7 @@ def made(connector: Maker, tmp_path: Path) -> Installation:
 
 def test_policy_leaves_no_canary_anywhere(made: Installation, tmp_path: Path) -> None:
     made.sql(row(1, 100), f"INSERT INTO letter VALUES (1, '{CANARY}')")  # loaded
-    done = made.init()
-    assert done.returncode == 0, done.stderr
+    done = made.twofold("init", ok=True)
     said: list[str | bytes] = [done.stdout + done.stderr]
     run = made.start()
     wait_until(lambda: len(made.read("person")) >= 100, 60)
@@ -134,8 +133,7 @@ def test_policy_hashes_a_key_of_a_table_that_is_not_loaded(made: Installation) -
     made.configure(
         {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
     )
-    done = made.init()
-    assert done.returncode == 0, done.stderr
+    made.twofold("init", ok=True)
     run = made.start()
     made.sql(f"INSERT INTO letter VALUES ({NUMBER}, 'x')", f"UPDATE letter SET email = 'y' WHERE id = {NUMBER}")
     wait_until(lambda: len(made.read("letter")) == 2, 60)

@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import json
 import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import NUMBER, TEXT, pages, raw, sings, spooled, told
 from helpers.connector.canary_work import CHANGES, RULES, TABLES, CanaryWork, insert, rules
+from helpers.reading import ask_registry
 from helpers.source.streaming import force
-from twofold.config import load
-from twofold.inspect.status_report import read_status
+from helpers.topic_changes import delete_topic
 
 
 @pytest.fixture
@@ -41,8 +39,7 @@ def test_policy_of_random_work_with_kills_changes_and_loads(made: Installation, 
     force(made)
     work = CanaryWork(made, seed=7)
     work.some(30)
-    done = made.init()
-    assert done.returncode == 0, done.stderr
+    done = made.twofold("init", ok=True)
     said: dict[str, str | bytes] = {"init": done.stdout + done.stderr}
     spools: list[bytes] = []
     changes = iter(CHANGES)
@@ -65,7 +62,7 @@ def test_policy_of_random_work_with_kills_changes_and_loads(made: Installation, 
         work.end(undone, "ROLLBACK")
     run = made.start()
     work.some(10)
-    wait_until(lambda: not read_status(load(made.file)).backfilling, 120, "all tables are ready")
+    wait_until(lambda: not made.status().backfilling, 120, "all tables are ready")
     _settled(made)
     said |= told(made) | pages(run)
     run.stop()
@@ -100,9 +97,7 @@ def test_policy_that_hides_a_column_again_tells_what_stays_readable(made: Instal
     assert any(sings(data) for _, data in raw(made))
     topic = made.table("letter")
     assert f"delete the topic {topic}, and have it recreated: twofold backfill start public.letter" in warning
-    admin = AdminClient({"bootstrap.servers": made.reader.bootstrap})
-    admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in made.reader.topics(made.prefix), 30)
+    delete_topic(made.reader.bootstrap, topic)
     made.twofold("backfill", "start", "public.letter", ok=True)
     run = made.start()
     wait_until(lambda: {s.key["id"] for s in made.read("letter") if s.key} == {1, 2}, 120, "the rows come again")
@@ -182,8 +177,7 @@ def _schemas(made: Installation) -> dict[str, str]:
 
     def ask(path: str) -> Any:
         try:
-            with urllib.request.urlopen(f"{made.reader.registry_url}/{path}", timeout=20) as answer:
-                return json.load(answer)
+            return ask_registry(made.reader.registry_url, path)
         except urllib.error.HTTPError as error:
             if error.code == 404:
                 return []

@@ -12,9 +12,7 @@ import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import TEXT, raw, sings
-from twofold.config import load
 from twofold.errors import Refused
-from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 
 CASES = {
@@ -86,7 +84,7 @@ def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
     here.configure({"policy": {"columns": [*columns, {"column": "parts.rot.email", "action": "hash"}]}})
     assert "parts.rot.email (hash) match no column" in refused(here)
     here.configure({"policy": {"columns": columns}})
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         wait_until(lambda: all(last(here, table)["id"] == 1 for table in topics()), 60)
         for case in CASES:
@@ -146,7 +144,7 @@ def songs(here: Installation) -> list[str]:
 
 def refused(here: Installation) -> str:
     try:
-        initialise(load(here.file), print)
+        here.initialise()
     except Refused as refusal:
         return refusal.what
     return ""

@@ -10,7 +10,6 @@ import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.canary import TEXT, raw, sings
-from twofold.config import load
 from twofold.doctor import Finding, Severity, examine
 
 RULES = [("public.person.email", "hash"), ("public.person.phone", "drop")]
@@ -41,13 +40,12 @@ def made(connector: Maker, tmp_path: Path) -> Installation:
         "CREATE TABLE other (id bigint PRIMARY KEY, email text, phone text)",
         person(1, 40),
     )
-    done = made.init()
-    assert done.returncode == 0, done.stderr
+    made.twofold("init", ok=True)
     return made
 
 
 def findings(made: Installation) -> list[Finding]:
-    return [each for each in examine(load(made.file)) if each.check.startswith("policy")]
+    return [each for each in examine(made.config) if each.check.startswith("policy")]
 
 
 def ids(made: Installation, table: str) -> set[int]:

@@ -10,23 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.connector import Installation, Maker, wait_until
-from helpers.connector.topics import gid_of
+from fixtures.connector import Maker, wait_until
 from helpers.connector.workload import Workload
-from helpers.source.standby import SLOT, ask, promote, standby_of
+from helpers.source.standby import SLOT, ServerPair, ask, standby_of
 from twofold.errors import Refused
 from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.timeout(600)
 
 
-class Pair:
-    """A primary with a connector, and its standby."""
-
-    def __init__(self, primary: PostgresServer, standby: PostgresServer, here: Installation) -> None:
-        self.primary = primary
-        self.standby = standby
-        self.here = here
+class Pair(ServerPair):
+    """The source of the connector is the primary."""
 
     def wait_for_slot(self) -> None:
         """Until the standby has the connector's slot, to keep: not before the primary's slot has
@@ -40,16 +34,8 @@ class Pair:
 
         wait_until(has_it, 120, "the standby has the slot")
 
-    def wait_for_replay(self) -> None:
-        """Until the standby has replayed all that the primary has."""
-        written = ask(self.primary, "SELECT pg_current_wal_lsn()")
-        wait_until(lambda: ask(self.standby, f"SELECT pg_last_wal_replay_lsn() >= '{written}'"), 60, "it has replayed")
-
     def fail_over(self) -> None:
-        """The primary is dead; the standby takes its place, also in the configuration."""
-        self.primary.kill()
-        promote(self.standby)
-        self.here.conninfo = self.standby.dsn()
+        super().fail_over()
         self.here.configure({"source": {"dsn": self.standby.dsn()}})
 
 
@@ -85,8 +71,7 @@ def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: s
     here.caught_up()
     pair.wait_for_slot()
     work.run()
-    open_ones = [work.prepare(open_it=True) for _ in range(3)]
-    parked = work.prepare(keyless=True)
+    gids = work.four_in_doubt()
     work.plain()
     here.caught_up()
     pair.wait_for_replay()
@@ -95,19 +80,10 @@ def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: s
     work.connect()
     work.running = run = here.start()
     assert "; 0 in doubt" not in run.said()
-    for gid in (open_ones[0], parked, open_ones[2]):
-        work.commit(gid)
-    work.rollback(open_ones[1])
-    work.run()
-    work.settle()
-    topics = here.check()
-    assert {gid_of(s) for s in topics.rows} & {*open_ones, parked} == {open_ones[0], parked, open_ones[2]}
-    assert topics.progress[-1].value["timeline"] == 2
+    work.check_promoted(gids)
     run.kill9()
     work.running = here.start()
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
 
 
 @pytest.mark.core

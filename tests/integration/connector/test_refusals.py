@@ -4,8 +4,6 @@ docs/reference/refusals.md has an entry for each.
 
 from __future__ import annotations
 
-import json
-import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,8 +13,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -27,11 +23,12 @@ from fixtures.backfill import ask_to_load
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.avro.schema_readers import Subject
 from helpers.connector.ledger import SCHEMA
-from twofold.config import load
+from helpers.reading import ask_registry
+from helpers.topic_changes import alter_topic, delete_topic
 from twofold.errors import Refused, SetupError, TwofoldError, UsageError
 from twofold.inspect.status_report import read_progress
-from twofold.run.initialisation import initialise
-from twofold.stack import PostgresServer
+from twofold.kafka.topic_rules import TopicPolicy
+from twofold.stack import KafkaCluster, PostgresServer
 from twofold.tables.table_version import KeyChanged
 from twofold_avro.records import Commit
 from twofold_common.positions import Lsn, format_lsn
@@ -70,7 +67,7 @@ def refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused)
 
 def init_refuses(here: Installation, *words: str, kind: type[TwofoldError] = Refused) -> None:
     with pytest.raises(kind) as refused:
-        initialise(load(here.file), print)
+        here.initialise()
     for word in words:
         assert word in str(refused.value)
 
@@ -79,11 +76,6 @@ def init_refuses(here: Installation, *words: str, kind: type[TwofoldError] = Ref
 def admin(kafka: Any) -> AdminClient:
     """Must live until what it was asked for is done."""
     return AdminClient({"bootstrap.servers": kafka.bootstrap})
-
-
-def delete_topic(admin: AdminClient, here: Installation, topic: str) -> None:
-    admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in here.reader.topics(here.prefix), what=f"{topic} is gone")
 
 
 def make_slot(conninfo: str, name: str) -> None:
@@ -95,15 +87,15 @@ def make_slot(conninfo: str, name: str) -> None:
 @pytest.mark.parametrize(
     "topic", ["progress", "commits", *(pytest.param(t, marks=pytest.mark.slow) for t in ("prepared", "messages"))]
 )
-def test_a_topic_of_the_bookkeeping_is_gone(stopped: Installation, admin: AdminClient, topic: str) -> None:
-    delete_topic(admin, stopped, f"{stopped.prefix}.{topic}")
+def test_a_topic_of_the_bookkeeping_is_gone(stopped: Installation, topic: str) -> None:
+    delete_topic(stopped.reader.bootstrap, f"{stopped.prefix}.{topic}")
     refuses(stopped, f"the topic {stopped.prefix}.{topic} was in use and is gone")
 
 
 @pytest.mark.core
 def test_the_progress_is_gone_and_its_topic_is_not(stopped: Installation, admin: AdminClient) -> None:
     topic = f"{stopped.prefix}.progress"
-    delete_topic(admin, stopped, topic)
+    delete_topic(stopped.reader.bootstrap, topic)
     admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact", "max.message.bytes": "8388608"})])[
         topic
     ].result(20)
@@ -164,9 +156,55 @@ def test_the_slot_belongs_to_another_database(shared: Installation, connector: M
 
 
 @pytest.mark.core
-def test_a_tables_topic_is_gone(stopped: Installation, admin: AdminClient) -> None:
-    delete_topic(admin, stopped, stopped.table("account"))
+def test_a_tables_topic_is_gone(stopped: Installation) -> None:
+    delete_topic(stopped.reader.bootstrap, stopped.table("account"))
     refuses(stopped, "public.account was in use and is gone", "twofold backfill start public.account")
+
+
+@pytest.mark.slow
+def test_a_tables_topic_that_is_deleted_under_a_run_is_not_made_again(
+    connector: Maker, own_kafka: Callable[..., KafkaCluster]
+) -> None:
+    """The brokers make, as by default, each topic that a client asks for."""
+    kafka = own_kafka(settings={"auto.create.topics.enable": "true"})
+    here = connector(kafka_server=kafka)
+    run = here.start()
+    here.sql(INSERT.format(1))
+    here.caught_up()
+    delete_topic(kafka.bootstrap, here.table("account"))
+    here.sql(INSERT.format(2))
+    run.wait_for("public.account was in use and is gone", 180)
+    assert run.ended() == 5
+
+
+@pytest.mark.core
+def test_a_tables_topic_was_deleted_and_made_again(stopped: Installation, admin: AdminClient) -> None:
+    """With the partitions and settings that it had, as a tool that keeps topics does."""
+    topic = stopped.table("account")
+    delete_topic(stopped.reader.bootstrap, topic)
+    admin.create_topics([NewTopic(topic, 3, 1, config=TopicPolicy(1, 1).config("table"))])[topic].result(20)
+    wait_until(lambda: topic in admin.list_topics(timeout=20).topics)
+    refuses(stopped, f"the topic {topic} was deleted and made again", "twofold backfill start public.account")
+    stopped.twofold("backfill", "start", "public.account", ok=True)
+    with stopped.carrying():
+        stopped.until_loaded(120)
+        stopped.caught_up()
+    stopped.start().stop()
+
+
+@pytest.mark.slow
+def test_a_tables_topic_is_made_again_under_a_run(connector: Maker, admin: AdminClient) -> None:
+    here = connector()
+    topic = here.table("account")
+    run = here.start()
+    here.sql(*(INSERT.format(number) for number in range(1, 30)))
+    here.caught_up()
+    delete_topic(here.reader.bootstrap, topic)
+    admin.create_topics([NewTopic(topic, 3, 1, config=TopicPolicy(1, 1).config("table"))])[topic].result(20)
+    wait_until(lambda: topic in admin.list_topics(timeout=20).topics)
+    here.sql(*(INSERT.format(number) for number in range(30, 60)))
+    run.wait_for(f"the topic {topic} was deleted and made again", 180)
+    assert run.ended() == 5
 
 
 def test_a_tables_topic_has_other_partitions(stopped: Installation, admin: AdminClient) -> None:
@@ -189,9 +227,7 @@ def test_a_topic_is_cleaned_in_another_way(shared: Installation, admin: AdminCli
     name = f"{shared.prefix}.{topic}"
 
     def clean(policy: str) -> None:
-        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(20)
+        alter_topic(shared.reader.bootstrap, name, "cleanup.policy", policy)
         wait_until(lambda: described() == policy, what="the broker that is asked has heard of it")
 
     def described() -> str:
@@ -209,10 +245,8 @@ def test_a_topic_is_cleaned_in_another_way(shared: Installation, admin: AdminCli
 def test_commit_records_and_progress_contradict_each_other(stopped: Installation) -> None:
     topic = f"{stopped.prefix}.commits"
     last = stopped.reader.read([topic])[-1].value
-    url = f"{stopped.reader.registry_url}/subjects/{topic}-value/versions/latest"
-    with urllib.request.urlopen(url, timeout=20) as answer:
-        schema_id = json.load(answer)["id"]
-    recovered = read_progress(load(stopped.file)).progress
+    schema_id = ask_registry(stopped.reader.registry_url, f"subjects/{topic}-value/versions/latest")["id"]
+    recovered = read_progress(stopped.config).progress
     assert recovered is not None
     assert len(last["stream_id"]) == 32
     assert last["stream_id"] == recovered.stream_id, "init named the stream"

@@ -28,9 +28,7 @@ def test_the_second_stands_by_and_takes_over(connector: Maker) -> None:
     first.kill9()
     work.running = second
     second.wait_for("recovered:")
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
     second.stop()
 
 
@@ -91,17 +89,13 @@ def test_one_that_slept_until_another_took_over_is_refused_and_stands_by(place: 
     work.run()
     sleeper.signal(signal.SIGCONT)
     sleeper.wait_for("standing by:")
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
     assert not heir.dead
     assert "the run has ended" not in heir.said()
     heir.kill9()
     sleeper.wait_for("recovered: Kafka")
     work.running = sleeper
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
 
 
 def is_asleep(run: Running) -> bool:

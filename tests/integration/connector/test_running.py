@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +9,7 @@ from functools import partial
 import psycopg
 import pytest
 
-from fixtures.connector import START_S, Installation, Maker, wait_until
+from fixtures.connector import START_S, Installation, Maker, frozen, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.workload import Workload
 from twofold.stack import KafkaCluster
@@ -48,8 +47,7 @@ def test_init_that_was_interrupted_is_taken_up(connector: Maker) -> None:
         assert run.ended() == 3
         assert "twofold init" in run.said()
         here.forget_runs()
-    done = here.init()
-    assert done.returncode == 0, done.stderr
+    here.twofold("init", ok=True)
     here.sql("INSERT INTO account VALUES (1, 1, 'a')")
     here.start()
     here.check()
@@ -83,14 +81,11 @@ def test_a_stop_in_the_middle_of_recovery_ends_it_soon(
     """The broker does not answer, and would be waited for, for two minutes."""
     kafka = own_kafka()
     here = connector(kafka_server=kafka, kafka={"call_timeout": 120.0})
-    os.kill(kafka.nodes[0].pid, signal.SIGSTOP)
-    try:
+    with frozen(kafka.nodes[0].pid):
         run = here.start(ready=False)
         wait_until(lambda: here.slot("active"), START_S)
         run.stop()
         assert "stopped during recovery" in run.said()
-    finally:
-        os.kill(kafka.nodes[0].pid, signal.SIGCONT)
     here.start()
     here.check()
 

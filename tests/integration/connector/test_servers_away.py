@@ -75,9 +75,7 @@ def test_a_transaction_that_the_broker_timed_out(place: str, connector: Maker) -
     wait_until(partial(is_asleep, run))
     wait_until(lambda: readable_to_the_end(here), 60, "the broker has ended the transaction")
     run.signal(signal.SIGCONT)
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
     run.stop()
 
 
@@ -127,9 +125,7 @@ def test_postgresql_forgets_confirmed_positions(
     work.connect()
     work.running = run = here.start()
     work.commit(in_doubt)
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
     died(
         "confirmed positions are not durable",
         f"PostgreSQL {version}",
@@ -152,9 +148,7 @@ def test_postgresql_is_killed_under_a_running_connector(
     server.start()
     work.connect()
     work.commit(gid)
-    work.run()
-    work.settle()
-    here.check()
+    work.check()
     died("a prepared transaction is open", "PostgreSQL", "the run recovers; its rows are sent and opened again")
     run.stop()
 

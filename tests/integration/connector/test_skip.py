@@ -226,7 +226,8 @@ def test_a_malformed_row(connector: Maker) -> None:
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_row_whose_schema_the_registry_refuses(connector: Maker, *, prepared: bool) -> None:
-    here = connector(kafka={"partitions": 1})
+    # A rewritten table would be loaded again, sooner or later, with the row that is skipped here.
+    here = connector(kafka={"partitions": 1}, source={"reload_up_to": 0})
     with here.carrying():
         here.sql("INSERT INTO account VALUES (1, 1, 'a')")
         here.caught_up()

@@ -4,12 +4,11 @@ back, as if they had come at their end.
 
 from __future__ import annotations
 
-import functools
 import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psycopg
@@ -23,20 +22,6 @@ from twofold.stack import PostgresServer
 
 LINE = "(SELECT string_agg(md5(n::text || i::text), '') FROM generate_series(1, 300) n)"
 """Some 10 kB that do not get smaller."""
-
-
-@pytest.fixture(scope="module")
-def server_of(stack_folder: Path) -> Iterator[Callable[[str], PostgresServer]]:
-    with ExitStack() as ending:
-
-        @functools.cache
-        def start(version: str) -> PostgresServer:
-            server = PostgresServer(stack_folder / f"streaming{version}", version=version, settings={"fsync": "off"})
-            ending.callback(server.stop)
-            server.start()
-            return server
-
-        yield start
 
 
 MODES = [
@@ -59,7 +44,7 @@ MODES = [
 
 @pytest.mark.parametrize(("version", "streaming"), MODES)
 def test_the_example_of_postgresqls_documentation(
-    version: str, streaming: str, connector: Maker, server_of: Callable[[str], PostgresServer]
+    version: str, streaming: str, connector: Maker, server_of: Callable[[str | None], PostgresServer]
 ) -> None:
     """Insert, PREPARE TRANSACTION, COMMIT PREPARED; and again with ROLLBACK PREPARED: what readers
     of the topic see after each, as the documentation looks after each at the slot's changes.
@@ -98,7 +83,7 @@ def the_example(here: Installation) -> None:
 
 @pytest.mark.parametrize("version", [pytest.param("15", marks=pytest.mark.slow), "18"])
 def test_many_side_by_side_half_taken_back(
-    version: str, connector: Maker, server_of: Callable[[str], PostgresServer]
+    version: str, connector: Maker, server_of: Callable[[str | None], PostgresServer]
 ) -> None:
     with fresh_database(server_of(version), f"db_{fresh_prefix()}") as conninfo:
         here = connector(conninfo=conninfo, spool={"memory": 20_000})

@@ -7,14 +7,12 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import UNCOMMITTED, gid_of
-from twofold.config import load
-from twofold.run.initialisation import initialise
+from helpers.topic_changes import delete_topic
 
 
 def ledger_has(here: Installation, gid: str, state: str) -> bool:
@@ -74,7 +72,7 @@ def test_a_deferrable_primary_key_is_no_message_key(connector: Maker) -> None:
     """
     here = connector(init=False, source={"tables": ["public.account", "public.later"]})
     here.sql(SCHEMA, "CREATE TABLE later (id int PRIMARY KEY DEFERRABLE)", "INSERT INTO later VALUES (1)")
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
         here.sql("INSERT INTO later VALUES (2)")
         ready(here)
@@ -122,8 +120,7 @@ def test_a_topic_that_is_deleted_under_a_running_connector(connector: Maker, kaf
     run = here.start()
     here.sql("INSERT INTO account VALUES (1, 1, '')", "INSERT INTO transfer VALUES ('a', 1, 1)")
     here.caught_up()
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    admin.delete_topics([here.table("transfer")])[here.table("transfer")].result(20)
+    delete_topic(kafka.bootstrap, here.table("transfer"))
     here.sql("INSERT INTO transfer VALUES ('b', 1, 1)")
     assert run.ended(120) == 5
     assert "public.transfer was in use and is gone" in run.said()

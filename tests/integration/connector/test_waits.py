@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 
 from fixtures.connector import Installation, Maker, wait_until
-from twofold.source.readiness import known_bugs
+from twofold.source.readiness import version_advice
 
 
 def status(here: Installation) -> str:
@@ -32,4 +32,4 @@ def test_status_says_for_whom_the_start_waits(connector: Maker) -> None:
     assert "waits for" not in status(here)
 
     version = here.ask("SELECT current_setting('server_version_num')::int")
-    assert run.said().count("has known bugs in two-phase decoding") == len(known_bugs(version))
+    assert run.said().count("has known bugs in two-phase decoding") == len(version_advice(version))

@@ -7,12 +7,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from fixtures.connector import wait_until
 
 DEMO = [sys.executable, "-m", "twofold", "demo"]
 MARK = "TWOFOLD_TEST_MARK"
@@ -43,19 +44,12 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def wait_until(what: str, happened: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, f"waited {seconds} s without success: {what}"
-        time.sleep(0.1)
-
-
 def tell(mark: str, *options: str) -> str:
     """Return what the demo says once all of it has ended."""
     environment = {**os.environ, MARK: mark}
     done = subprocess.run([*DEMO, *options], capture_output=True, text=True, env=environment, timeout=580, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    wait_until("every process of the demo to end", lambda: not marked(mark), 20)
+    wait_until(lambda: not marked(mark), 20, "every process of the demo has ended")
     return done.stdout
 
 
@@ -103,10 +97,9 @@ def test_interrupted_it_leaves_no_process_behind(mark: str, ending: signal.Signa
     output = tmp_path / "output"
     with output.open("w") as out:
         demo = subprocess.Popen(DEMO, stdout=out, stderr=subprocess.STDOUT, env={**os.environ, MARK: mark})
-        wait_until(
-            "the connector and the mirror job to be started", lambda: "twofold run: started" in output.read_text(), 150
-        )
+        started = "twofold run: started"
+        wait_until(lambda: started in output.read_text(), 150, "the connector and the mirror job are started")
         assert len(marked(mark)) > 6
         demo.send_signal(ending)
         assert demo.wait(60) != 0
-    wait_until("every process of the demo to end", lambda: not marked(mark), 30)
+    wait_until(lambda: not marked(mark), 30, "every process of the demo has ended")

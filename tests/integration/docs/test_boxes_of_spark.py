@@ -19,8 +19,6 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.pages import boxes_of, type_box, with_ours
 from helpers.spark.group_lake import transfer
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold_common import java
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,7 +39,7 @@ def bank(connector: Maker) -> Installation:
         "CREATE TABLE entries (id int PRIMARY KEY, account int, amount int)",
         "INSERT INTO accounts VALUES (1, 'anna'), (2, 'bert')",
     )
-    initialise(load(made.file), print)
+    made.initialise()
     made.carry()
     ready(made)
     made.sql("INSERT INTO entries VALUES (1, 1, 7), (2, 1, 8)", "DELETE FROM accounts WHERE id = 2")

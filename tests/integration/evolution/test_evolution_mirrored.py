@@ -18,8 +18,6 @@ from fixtures.connector import Installation, Maker
 from fixtures.spark import Lake
 from helpers.connector.evolving import Evolving
 from helpers.spark.writer import Writer
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import TwofoldError
 
@@ -96,7 +94,7 @@ TOGETHER = {
 def here(connector: Maker) -> Installation:
     made = connector(init=False, source={"tables": ["public.account", "e.*"], "backfill": False})
     made.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
-    initialise(load(made.file), print)
+    made.initialise()
     return made
 
 

@@ -9,13 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
 from fixtures.connector import START_S, Maker, wait_until
 from helpers.connector.evolving import Evolving, is_row
-from twofold.config import load
+from helpers.topic_changes import delete_topic
 from twofold.errors import Refused, SetupError, TwofoldError
-from twofold.run.initialisation import initialise
 
 COLUMNS = "id int PRIMARY KEY, v int NOT NULL, note text, price numeric(10,2)"
 ROW = "(1, 10, 'one', 1.25)"
@@ -27,7 +25,7 @@ def evolving(connector: Maker) -> Evolving:
     """A table-to-be of a connector that is not started."""
     here = connector(init=False, source={"tables": ["public.account", "e.*"], "backfill": False})
     here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
-    initialise(load(here.file), print)
+    here.initialise()
     return Evolving(here, "t")
 
 
@@ -148,9 +146,7 @@ def test_a_renamed_tables_old_topic_may_be_deleted(evolving: Evolving) -> None:
     with here.carrying():
         evolving.made(COLUMNS, ROW)
         renamed.made_of("ALTER TABLE e.t RENAME TO u", "UPDATE e.u SET note = 'renamed'")
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    admin.delete_topics([evolving.topic])[evolving.topic].result(20)
-    wait_until(lambda: evolving.topic not in here.reader.topics(here.prefix))
+    delete_topic(here.reader.bootstrap, evolving.topic)
     with here.carrying():
         here.caught_up()
         evolving.sql("ALTER TABLE e.u RENAME TO t", "UPDATE e.t SET note = 'back'")

@@ -15,8 +15,6 @@ from fixtures.backfill import ask_to_load
 from fixtures.connector import Maker, wait_until
 from helpers.connector.evolving import Evolving
 from helpers.source.streaming import force, streamed
-from twofold.config import load
-from twofold.run.initialisation import initialise
 
 COLUMN_MORE = ("v int, note text", "ADD COLUMN id serial PRIMARY KEY", "(v) VALUES ({})")
 NONE_BEFORE = ("v int, note text, id int", "ALTER id TYPE text, ADD PRIMARY KEY (id)", "VALUES ({0}, '', '{0}')")
@@ -47,7 +45,7 @@ def test_a_key_that_changes_while_nobody_carries(connector: Maker, change: str, 
     here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
     if how == "streamed":
         force(here)
-    initialise(load(here.file), print)
+    here.initialise()
     evolving = Evolving(here, "t")
     columns, changes, row = CHANGES[change]
     statements = [
@@ -79,7 +77,7 @@ def test_keys_of_two_tables_change_while_nobody_carries(connector: Maker) -> Non
     """Each needs a recovery, and none undoes the one before."""
     here = connector(init=False, source={"tables": ["public.account", "e.*"]})
     here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)", "CREATE SCHEMA e")
-    initialise(load(here.file), print)
+    here.initialise()
     tables = [Evolving(here, name) for name in ("t", "u")]
     columns, changes, row = ANOTHER_COLUMN
     for statement in (

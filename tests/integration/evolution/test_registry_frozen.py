@@ -4,27 +4,15 @@ alive, what lies before the new table is committed, and nothing is lost.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import psycopg
 import pytest
 
-from fixtures.connector import Maker, wait_until
+from fixtures.connector import Maker, frozen, wait_until
 from helpers.connector.ledger import SCHEMA, TABLES
 from twofold.stack import RegistryServer
-
-
-@contextmanager
-def frozen(registry: RegistryServer) -> Iterator[None]:
-    os.kill(registry.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(registry.pid, signal.SIGCONT)
 
 
 @pytest.mark.slow
@@ -46,7 +34,7 @@ def test_the_registry_is_frozen_while_a_new_table_is_written(
     accounts = here.tail("account")
     assert accounts.wait_for(lambda s: s.key["id"] == 1)
     sender, said = here.slot("active_pid"), len(run.said())
-    with frozen(registry), psycopg.connect(here.conninfo, autocommit=True) as connection:
+    with frozen(registry.pid), psycopg.connect(here.conninfo, autocommit=True) as connection:
         connection.execute("INSERT INTO account VALUES (2, 0, 'before the new table')")
         connection.execute("CREATE TABLE e.fresh (id int PRIMARY KEY, note text)")
         thaw_at, number = time.monotonic() + frozen_s, 0
@@ -77,7 +65,7 @@ def test_a_stop_does_not_wait_for_a_frozen_registry(
     here.sql("INSERT INTO account VALUES (1, 0, 'its schema is known')")
     accounts = here.tail("account")
     assert accounts.wait_for(lambda s: s.key["id"] == 1)
-    with frozen(registry):
+    with frozen(registry.pid):
         here.sql("ALTER TABLE account ADD more int", "INSERT INTO account VALUES (2, 0, 'its schema is new', 2)")
         wait_until(lambda: "the stream waits" in run.said())
         run.stop()

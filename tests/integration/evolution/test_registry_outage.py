@@ -14,10 +14,9 @@ from fixtures.connector import Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Reader, Seen
 from helpers.security.guards import Door
-from twofold.config import load
 from twofold.errors import Unreachable
 from twofold.inspect.status_report import backfills, read_progress
-from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def door(registry: Any) -> Iterator[Door]:
 
 def test_a_lost_answer_is_asked_for_again_and_not_for_ever(door: Door, registry: Any, prefix: str) -> None:
     schema = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}'
-    client = Registry(RegistrySettings(door.url, 2.0))
+    client = Registry(door.url, 2.0)
     door.to_lose = 1
     known = client.register(f"{prefix}-value", schema)
     assert door.to_lose == 0
@@ -44,7 +43,7 @@ def test_a_lost_answer_is_asked_for_again_and_not_for_ever(door: Door, registry:
 
 def test_schema_that_was_registered_or_looked_up_is_not_asked_for(door: Door, registry: Any, prefix: str) -> None:
     schema = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}'
-    first, second = Registry(RegistrySettings(door.url, 1.0)), Registry(RegistrySettings(door.url, 1.0))
+    first, second = Registry(door.url, 1.0), Registry(door.url, 1.0)
     known = first.register(f"{prefix}-value", schema)
     assert second.known_id(f"{prefix}-value", schema) == known
     door.shut()
@@ -93,7 +92,7 @@ def test_rows_of_a_table_in_backfill_ask_for_no_schema(connector: Maker, door: D
     assert here.init().returncode == 0
     here.twofold("backfill", "pause", "public.account", ok=True)
     with here.carrying():
-        config = load(here.file)
+        config = here.config
         wait_until(lambda: backfills(config, read_progress(config))[0].state == "paused", 60, "the load is paused")
         door.requests.clear()
         here.sql("ALTER TABLE account ADD more int", "INSERT INTO account VALUES (2, 1, 'a new schema', 2)")

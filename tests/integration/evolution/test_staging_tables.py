@@ -18,9 +18,9 @@ from confluent_kafka.admin import AdminClient
 from fixtures.backfill import ask_to_load
 from fixtures.connector import START_S, Installation, Maker, wait_until
 from helpers.connector.evolving import Evolving
+from helpers.connector.topics import rows_in_the_end
 from helpers.source.streaming import force, streamed
-from twofold.config import load
-from twofold.run.initialisation import initialise
+from helpers.topic_changes import delete_topic
 
 ROWS = 200
 STAGE = (
@@ -54,7 +54,7 @@ def made(connector: Maker) -> Installation:
 @pytest.fixture
 def here(connector: Maker) -> Installation:
     made_ = made(connector)
-    initialise(load(made_.file), print)
+    made_.initialise()
     return made_
 
 
@@ -62,7 +62,7 @@ def here(connector: Maker) -> Installation:
 def running(module_connector: Maker) -> Iterator[Installation]:
     """One that runs while the module's tests do."""
     installation = made(module_connector)
-    initialise(load(installation.file), print)
+    installation.initialise()
     with installation.carrying():
         yield installation
 
@@ -73,24 +73,7 @@ def of(table: Evolving, *statements: str) -> list[str]:
 
 def state(table: Evolving) -> Counter[tuple[int, str]]:
     """The rows that whoever reads the topic from its beginning has in the end."""
-    emptied: dict[int, int] = {}
-    seen = table.here.reader.read([table.topic])
-    for s in seen:
-        if s.value is not None and s.value["op"] == "t":
-            emptied[s.partition] = s.offset
-    keyed: dict[str, Counter[tuple[int, str]]] = {}
-    keyless: Counter[tuple[int, str]] = Counter()
-    for s in seen:
-        if s.value is None or s.value["op"] == "t" or s.offset < emptied.get(s.partition, -1):
-            continue
-        before, after = (
-            Counter([(r["id"], r["v"])]) if r else Counter() for r in (s.value["before"], s.value["after"])
-        )
-        if s.key is None:
-            keyless = keyless + after - before
-        else:
-            keyed[str(s.key)] = after
-    return sum(keyed.values(), start=keyless)
+    return rows_in_the_end(table.here.reader.read([table.topic]), lambda row: (row["id"], row["v"]))
 
 
 def at_source(table: Evolving) -> Counter[tuple[int, str]]:
@@ -159,7 +142,7 @@ def test_lives_that_nobody_has_seen(connector: Maker, ways: str) -> None:
     here = made(connector)
     if ways == "streamed":
         force(here)
-    initialise(load(here.file), print)
+    here.initialise()
     gone = [Evolving(here, f"gone_{n}") for n in range(len(WAYS[ways]))]
     there = [Evolving(here, f"there_{n}") for n in range(len(WAYS[ways]))]
     numbers = itertools.count(1)
@@ -272,9 +255,7 @@ def test_a_person_may_ask_for_it(here: Installation) -> None:
     with here.carrying():
         here.caught_up()
         assert here.reader.topics(here.prefix)
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    admin.delete_topics([table.topic])[table.topic].result(20)
-    wait_until(lambda: table.topic not in here.reader.topics(here.prefix))
+    delete_topic(here.reader.bootstrap, table.topic)
     with here.carrying():
         here.caught_up()
         table.sql(*of(table, *KEYED_BY_TEXT))

@@ -14,11 +14,8 @@ import pytest
 
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.topics import fold
-from twofold.config import load
 from twofold.descriptions.staleness import AWAY
 from twofold.doctor import postgres
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 
 ROWS = "SELECT n, n, 'note ' || n FROM generate_series(1, 4) n"
@@ -151,7 +148,7 @@ class Walk:
             "INSERT INTO p.root SELECT n, n FROM generate_series(1, 4) n",
             f"CREATE PUBLICATION {here.prefix} FOR TABLE account, TABLE p.root, {', '.join(published)}",
         )
-        initialise(load(here.file), print)
+        here.initialise()
 
     def change(self, when: str) -> None:
         for case in self.when[when]:
@@ -215,10 +212,10 @@ def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.Lo
         here.sql(
             publication.format(""), "DELETE FROM p.leaf WHERE id = 1", publication.format(", update, delete, truncate")
         )
-        wait_until(lambda: "p.leaf" in {each.table for each in read_status(load(here.file)).stale}, 30, "it is named")
-        assert any("table p.leaf may be stale" in found.what for found in postgres.find_stale(load(here.file)))
+        wait_until(lambda: "p.leaf" in {each.table for each in here.status().stale}, 30, "it is named")
+        assert any("table p.leaf may be stale" in found.what for found in postgres.find_stale(here.config))
         here.caught_up()
-        named = {each.topic for each in read_status(load(here.file)).stale}
+        named = {each.topic for each in here.status().stale}
         assert set(here.records("commits")[-1]["stale"]) == named
     walk.change("away")
     with here.carrying():

@@ -9,20 +9,12 @@ import subprocess
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 
 from fixtures.connector import Installation, Maker
 from fixtures.stack import Kafka
-from twofold.config import load
+from helpers.topic_changes import alter_topic
 from twofold.doctor import Severity, examine
 from twofold.errors import Refused, UsageError
-from twofold.run.initialisation import initialise
 
 INSERT = "INSERT INTO account VALUES ({}, 1, 'x')"
 
@@ -33,14 +25,6 @@ def carry(here: Installation, key: int) -> None:
         here.caught_up()
 
 
-def alter(here: Installation, kafka: Kafka, setting: str, value: str) -> None:
-    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, f"{here.prefix}.commits", incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
-    for altered in admin.incremental_alter_configs([resource]).values():
-        altered.result(20)
-
-
 def said(here: Installation, *command: str, status: int = 0) -> str:
     done = subprocess.run(here.command(*command), capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == status, done.stdout + done.stderr
@@ -48,14 +32,14 @@ def said(here: Installation, *command: str, status: int = 0) -> str:
 
 
 def musts(here: Installation) -> dict[str, str]:
-    return {each.check: each.what for each in examine(load(here.file)) if each.severity is Severity.MUST}
+    return {each.check: each.what for each in examine(here.config) if each.severity is Severity.MUST}
 
 
 def test_the_last_refusal_is_known_until_it_is_overcome(connector: Maker, kafka: Kafka) -> None:
     """To every command, in the spool's folder and on another machine; and its last line is JSON."""
     here = connector(log={"format": "json"})
     carry(here, 1)
-    alter(here, kafka, "retention.bytes", "1000")
+    alter_topic(kafka.bootstrap, f"{here.prefix}.commits", "retention.bytes", "1000")
     lines = [json.loads(line) for line in said(here, "run", status=5).splitlines()]
     last = lines[-1]
     assert last["error"] == "Refused"
@@ -64,7 +48,7 @@ def test_the_last_refusal_is_known_until_it_is_overcome(connector: Maker, kafka:
     assert "kafka-configs" in last["repair"]
     assert last["at_stake"]
 
-    alter(here, kafka, "retention.bytes", "-1")
+    alter_topic(kafka.bootstrap, f"{here.prefix}.commits", "retention.bytes", "-1")
     assert last["message"] in said(here, "doctor", status=3)
     shown = said(here, "status")
     assert f"status 5: {last['message']}" in shown
@@ -90,7 +74,7 @@ def test_a_slot_that_is_gone_has_one_answer(connector: Maker) -> None:
     assert musts(here)["slot_gone"].startswith(what)
     refusal = here.refusal()
     with pytest.raises(Refused) as refused:
-        initialise(load(here.file), print)
+        here.initialise()
     assert str(refusal) == str(refused.value)
     assert what in str(refusal)
     assert musts(here).keys() == {"slot_gone"}
@@ -107,7 +91,7 @@ def test_another_databases_slot_is_left_alone(connector: Maker) -> None:
     assert here.slot("slot_name") == here.prefix
     assert other.ask("SELECT count(*) FROM pg_publication") == 1
     with pytest.raises(UsageError, match=foreign):
-        initialise(load(other.file), print)
+        other.initialise()
     with here.carrying():
         here.caught_up()
         assert foreign in str(other.refusal())

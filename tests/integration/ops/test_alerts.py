@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ import psycopg
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from fixtures.connector import Installation, Maker, Running, wait_until
+from fixtures.connector import Installation, Maker, Running, frozen, wait_until
 from fixtures.prometheus import Prometheus, program
 from helpers.connector.mirror_place import write_place
 from twofold.stack import PostgresServer
@@ -158,13 +157,9 @@ def test_each_rule_fires_on_its_fault(watched: Any, tmp_path: Path) -> None:
     bank.sql("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
     it.quiet()
 
-    sender = bank.slot("active_pid")
-    os.kill(sender, signal.SIGSTOP)  # PostgreSQL sends nothing, and the connector is well
-    try:
+    with frozen(bank.slot("active_pid")):  # PostgreSQL sends nothing, and the connector is well
         bank.sql("INSERT INTO account VALUES (-2, 0, 'x')")
         it.fires("TwofoldBehind")
-    finally:
-        os.kill(sender, signal.SIGCONT)
     it.quiet()
 
     for _ in range(6):

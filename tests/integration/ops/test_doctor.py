@@ -20,18 +20,11 @@ from urllib.request import Request, urlopen
 
 import psycopg
 import pytest
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
 from psycopg.conninfo import make_conninfo
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import VERSION
-from twofold.config import load
+from helpers.topic_changes import alter_topic, delete_topic
 from twofold.doctor import Finding, Severity, examine
 from twofold.doctor.machine import FILES_MIN
 from twofold.stack import PostgresServer, temporary_folder
@@ -51,14 +44,11 @@ class Ground:
     """Settings that ALTER SYSTEM has set."""
 
     def look(self) -> tuple[Finding, ...]:
-        return examine(load(self.bank.file))
+        return examine(self.bank.config)
 
     def alter(self, topic: str, setting: str) -> None:
         name, _, value = setting.partition("=")
-        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        target = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        admin.incremental_alter_configs([target])[target].result(10)
+        alter_topic(self.bootstrap, topic, name, value)
 
     def apply(self, statement: str) -> None:
         """Do what it says, as a person would."""
@@ -150,7 +140,7 @@ def topic(name: str, setting: str) -> Callable[[Ground], None]:
 
 def registry(what: str, value: dict[str, str]) -> Callable[[Ground], None]:
     def spoil(ground: Ground) -> None:
-        url = load(ground.bank.file).registry.url
+        url = ground.bank.config.registry.url
         put(
             f"curl -X PUT -H 'Content-Type: application/vnd.schemaregistry.v1+json' -d '{json.dumps(value)}' {url}/{what}"
         )
@@ -464,10 +454,7 @@ def test_a_broken_server(own: Ground, names: tuple[str, ...]) -> None:
 
 
 def without_topic(ground: Ground) -> None:
-    admin = AdminClient({"bootstrap.servers": ground.bootstrap})
-    for future in admin.delete_topics([f"{ground.bank.prefix}.commits"]).values():
-        future.result(10)
-    wait_until(lambda: f"{ground.bank.prefix}.commits" not in ground.bank.reader.topics(ground.bank.prefix))
+    delete_topic(ground.bootstrap, f"{ground.bank.prefix}.commits")
 
 
 def outrun(ground: Ground) -> None:

@@ -12,7 +12,6 @@ from confluent_kafka.cimpl import NewTopic
 
 from fixtures.connector import Installation, Maker
 from helpers.connector.mirror_place import write_place
-from twofold.config import load
 from twofold.errors import SetupError
 from twofold.watch.mirror_view import MirrorView
 from twofold_common.mirror_place import MirrorPlace
@@ -29,7 +28,7 @@ def here(connector: Maker) -> Installation:
 
 
 def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:
-    config = load(here.file)
+    config = here.config
     assert MirrorView(config).read() is None, "nobody has written"
     for digits in range(1, 18):
         place = {"sequence": 10**digits, "applied_lsn": 27_263_856, "committed_us": 1_700_000_000_000_000}
@@ -43,4 +42,4 @@ def test_a_place_of_any_length_is_read_every_time(here: Installation) -> None:
 def test_a_group_that_another_program_wrote_is_said(here: Installation, words: str) -> None:
     write_place(here, words)
     with pytest.raises(SetupError, match=f"group {here.prefix}.mirror has an offset that no mirror wrote"):
-        MirrorView(load(here.file)).read()
+        MirrorView(here.config).read()

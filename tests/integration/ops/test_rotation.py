@@ -173,8 +173,7 @@ def test_rotation_under_load_stops_nothing_and_tells_no_secret(
         scram = options(granted, "SCRAM-SHA-512", **{"sasl.username": "twofold"})
         made.configure({"kafka": {"password_command": rotation.command("kafka"), "options": scram}})
         processes = ending.enter_context(CommandLines().watched())
-        done = made.init()
-        assert done.returncode == 0, done.stderr
+        done = made.twofold("init", ok=True)
         run = made.start()
         tail = made.tail("transfers")
         denials: dict[str, Callable[[], int]] = {
@@ -256,8 +255,7 @@ def test_rotation_of_tokens_that_a_callable_gives(
         bearer = options(granted, "OAUTHBEARER", **{"sasl.oauthbearer.config": str(tmp_path)})
         made.configure({"kafka": {"token_provider": "provider_of_tokens:give", "options": bearer}})
         processes = ending.enter_context(CommandLines().watched())
-        done = made.init()
-        assert done.returncode == 0, done.stderr
+        done = made.twofold("init", ok=True)
         run = made.start()
         tail = made.tail("transfers")
         with Load(granted).running() as load:

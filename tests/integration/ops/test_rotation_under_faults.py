@@ -190,8 +190,7 @@ def test_rotation_of_secrets_that_live_5_s_under_faults(
     """So many secrets of each server, which it accepted; in the long form 1,000 in all."""
     began = time.monotonic()
     with Processes().watched() as processes:
-        done = made.init()
-        assert done.returncode == 0, done.stderr
+        done = made.twofold("init", ok=True)
         faults = Faults(made, ground, seed=rotations)
         with writing(made):
             while not faults.done or fewest(ground) < rotations:

@@ -16,7 +16,6 @@ from fixtures.connector import Installation, wait_until
 from fixtures.secured import SECRETS, Secured
 from helpers.pages import boxes_of
 from helpers.security.secured_bank import bank, mtls, oauth, rows, scram
-from twofold.config import load
 from twofold.doctor import Severity, examine
 from twofold_common.errors import TwofoldError
 from twofold_reader import Reader
@@ -44,11 +43,11 @@ def test_the_rights_of_the_page_suffice_and_no_secret_is_told(granted: Secured, 
     before = rows(granted, "accounts")
     made.twofold("backfill", "start", "public.accounts", ok=True)
     wait_until(lambda: rows(granted, "accounts") >= before + 2, 60)
-    found = examine(load(made.file))
+    found = examine(made.config)
     assert [f for f in found if f.severity is Severity.MUST] == []
     said.append(Path(f"/proc/{first.process.pid}/cmdline").read_text())
     first.stop()
-    said += [first.said(), str(found), repr(load(made.file))]
+    said += [first.said(), str(found), repr(made.config)]
     for text in said:
         assert not re.search("hunter2|bert", text)  # neither a secret nor a row's value
 
@@ -95,7 +94,7 @@ def test_another_way_in(granted: Secured, tmp_path: Path, way: Callable[[Secured
     with_it = made.start()
     granted.sql(f"INSERT INTO accounts VALUES ({before + 1000}, 'carl')")
     wait_until(lambda: rows(granted, "accounts") > before)
-    assert [f for f in examine(load(made.file)) if f.severity is Severity.MUST] == []
+    assert [f for f in examine(made.config) if f.severity is Severity.MUST] == []
     with_it.stop()
     assert "hunter2" not in with_it.said()
 
@@ -142,10 +141,10 @@ def test_doctor_has_the_statement_that_grants_what_is_missing(granted: Secured, 
     ):
         acls = granted.acls(f"{grant} {right}")
         granted.revoke(acls)
-        found = wait_until(lambda: [f for f in examine(load(made.file)) if f.check == "acl"])
+        found = wait_until(lambda: [f for f in examine(made.config) if f.check == "acl"])
         assert found[0].severity is Severity.MUST
         granted.grant(granted.acls(found[0].remedy[0]))
-        wait_until(lambda: not [f for f in examine(load(made.file)) if f.check == "acl"])
+        wait_until(lambda: not [f for f in examine(made.config) if f.check == "acl"])
 
 
 @pytest.mark.parametrize("wrong", ["postgres", "kafka", "registry"])
@@ -157,7 +156,7 @@ def test_a_wrong_password_is_told_and_not_shown(granted: Secured, tmp_path: Path
     assert done.returncode == (3 if wrong == "kafka" else 4), done.stderr
     assert "hunter2" not in done.stdout + done.stderr
     # What an earlier connector of this name was refused for is told before it.
-    found = [f for f in examine(load(made.file)) if f.check != "refused"]
+    found = [f for f in examine(made.config) if f.check != "refused"]
     assert [(f.where, f.check) for f in found][:1] == [("postgresql" if wrong == "postgres" else wrong, "unusable")]
     assert re.search("authentication failed|[Aa]uthentication|denies access", found[0].what), found[0]
     assert "hunter2" not in str(found)

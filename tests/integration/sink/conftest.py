@@ -10,7 +10,7 @@ import pytest
 
 from integration.sink.sink_ground import Ground
 from twofold.kafka.names import Names
-from twofold.kafka.schema_registry import Registry, RegistrySettings, register_fixed
+from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold.kafka.watch import Watch
 
 
@@ -19,7 +19,7 @@ def make_ground(registry: Any) -> Iterator[Callable[..., Ground]]:
     with ExitStack() as ending:
 
         def make(bootstrap: str, prefix: str, **options: Any) -> Ground:
-            client = Registry(RegistrySettings(registry.url))
+            client = Registry(registry.url)
             watch = Watch()
             ending.callback(watch.close)
             names = Names(prefix, "me")

@@ -9,13 +9,14 @@ from contextlib import ExitStack
 
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, progress
 from twofold.kafka.names import Names
-from twofold.kafka.schema_registry import Registry, RegistrySettings, register_fixed
+from twofold.kafka.publisher import TransactionRecords
+from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold.kafka.watch import Watch
 
 
 def main(bootstrap: str, registry_url: str, prefix: str) -> None:
     with ExitStack() as ending:
-        registry, names = Registry(RegistrySettings(registry_url)), Names(prefix, "me")
+        registry, names = Registry(registry_url), Names(prefix, "me")
         ground = Ground(bootstrap, names, registry, register_fixed(registry, names), Watch(), ending)
         publisher = ground.take_over().publisher
         for sequence in range(1, 7):
@@ -24,7 +25,7 @@ def main(bootstrap: str, registry_url: str, prefix: str) -> None:
             publisher.produce(ground.rows(*(f"{sequence}.{k}" for k in range(2 * PARTITIONS))))
             if sequence == 5:
                 publisher._forecast._next[ground.table, PARTITIONS - 1] += 1
-            publisher.commit_main(commit(sequence), progress(sequence))
+            publisher.commit_main(TransactionRecords(commit(sequence), progress(sequence)))
         print("through")
 
 

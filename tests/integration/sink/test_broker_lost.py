@@ -13,6 +13,7 @@ import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress
 from twofold.errors import RunEnded, TwofoldError, Unreachable
+from twofold.kafka.publisher import TransactionRecords
 
 MakeGround = Callable[..., Ground]
 
@@ -50,7 +51,7 @@ def test_a_commit_whose_answer_never_came_is_resolved_by_the_progress(
 
     main.flush = flush_and_stop_the_broker  # type: ignore[method-assign]
     with pytest.raises((Unreachable, RunEnded)):
-        publisher.commit_main(commit(1), progress(1))
+        publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     with pytest.raises(RunEnded, match="destroyed"):
         main.begin()
     publisher.close()
@@ -71,9 +72,9 @@ def test_killed_and_restarted_with_transactions_open(make_ground: MakeGround, br
     broker.restart()
     rows: list[str] = []
     try:
-        publisher.commit_main(commit(1), progress(1))
+        publisher.commit_main(TransactionRecords(commit(1), progress(1)))
         rows = ["flushed", "queued"]
-        publisher.commit_prepared(0, commit(2, "prepared"), progress(2), ledger={})
+        publisher.commit_prepared(0, TransactionRecords(commit(2, "prepared"), progress(2)))
         rows = ["flushed", "queued", "prepared"]
     except TwofoldError:
         pass  # either is right, as long as what is visible and what the progress says agree
@@ -92,7 +93,7 @@ def test_a_broker_that_stays_away_ends_each_call_within_its_bound(
     broker.kill()
     publisher.produce(ground.rows("a"))
     with pytest.raises(Unreachable, match=r"kafka\.bootstrap"):
-        publisher.commit_main(commit(1), progress(1))
+        publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     publisher.close()
     with pytest.raises(Unreachable):
         ground.take_over()

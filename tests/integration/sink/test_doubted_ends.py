@@ -18,6 +18,7 @@ from integration.sink.sink_ground import Ground, commit, eventually, progress
 from twofold.errors import QuickAgain, RunEnded, UncertainEnd
 from twofold.kafka import late_ends
 from twofold.kafka.producer import TransactionalProducer
+from twofold.kafka.publisher import TransactionRecords
 from twofold.stack import KafkaCluster, temporary_folder
 
 
@@ -73,7 +74,7 @@ def test_a_producer_whose_end_took_long_is_not_used_again(
     eventually(lambda: ground.committed() == visible)
     again = ground.take_over().publisher
     again.produce(ground.rows("two"))
-    again.commit_main(commit(1), progress(1))
+    again.commit_main(TransactionRecords(commit(1), progress(1)))
     eventually(lambda: ground.committed() == sorted([*visible, "two"]))
     again.close()
 
@@ -84,7 +85,7 @@ def test_a_producer_whose_end_took_long_is_not_used_again(
     with frozen(cluster, 1.5):
         patient._main.commit()
     patient.produce(ground.rows("four"))
-    patient.commit_main(commit(2), progress(2))
+    patient.commit_main(TransactionRecords(commit(2), progress(2)))
     eventually(lambda: ground.committed() == sorted([*visible, "two", "three", "four"]))
 
 
@@ -100,7 +101,7 @@ def test_recovery_goes_on_where_its_own_end_is_in_doubt_and_the_next_end_is_too(
         publisher = fencing.publisher
         publisher.produce(ground.rows(str(sequence)))
         with pytest.raises(UncertainEnd):
-            publisher.commit_main(commit(sequence), progress(sequence))
+            publisher.commit_main(TransactionRecords(commit(sequence), progress(sequence)))
         with pytest.raises(RunEnded, match="destroyed"):
             publisher._mains[0].begin()
     eventually(lambda: ground.committed() == ["1", "2"])
@@ -112,13 +113,13 @@ def test_a_patient_run_ends_once_when_every_end_is_quick(ground: Ground, monkeyp
     ground.options["retry_factor"] = 4
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("one"))
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     monkeypatch.setattr(late_ends, "QUICK_S", 0.0)
     publisher.produce(ground.rows("two"))
     with pytest.raises(QuickAgain):
-        publisher.commit_main(commit(2), progress(2))
+        publisher.commit_main(TransactionRecords(commit(2), progress(2)))
     eventually(lambda: ground.committed() == ["one", "two"])
     ground.options["retry_factor"] = 1
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("three"))
-    publisher.commit_main(commit(3), progress(3))
+    publisher.commit_main(TransactionRecords(commit(3), progress(3)))

@@ -12,7 +12,7 @@ import pytest
 from integration.sink.sink_ground import Ground, commit, eventually, progress
 from twofold.errors import Fenced, RunEnded, SetupError, TransactionTimedOut, TwofoldError, Unreachable
 from twofold.kafka.producer import TransactionalProducer
-from twofold.kafka.publisher import Publisher
+from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold_avro.records import Prepared
 
 pytestmark = pytest.mark.core
@@ -22,7 +22,7 @@ Step = Callable[[Ground, Publisher], None]
 
 def commits(ground: Ground, publisher: Publisher) -> None:
     publisher.produce(ground.rows("late"))
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
 
 
 def opens(ground: Ground, publisher: Publisher) -> None:
@@ -30,11 +30,11 @@ def opens(ground: Ground, publisher: Publisher) -> None:
 
 
 def commits_prepared(_: Ground, publisher: Publisher) -> None:
-    publisher.commit_prepared(0, commit(1, "prepared"), progress(1), ledger={})
+    publisher.commit_prepared(0, TransactionRecords(commit(1, "prepared"), progress(1)))
 
 
 def commits_flushed(_: Ground, publisher: Publisher) -> None:
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
 
 
 def aborts(_: Ground, publisher: Publisher) -> None:
@@ -42,7 +42,7 @@ def aborts(_: Ground, publisher: Publisher) -> None:
 
 
 def says_only_how_far_it_is(_: Ground, publisher: Publisher) -> None:
-    publisher.commit_main(None, progress(1))
+    publisher.commit_main(TransactionRecords(None, progress(1)))
 
 
 def nothing(_: Ground, __: Publisher) -> None: ...
@@ -71,7 +71,7 @@ def test_who_was_taken_over_is_refused_whatever_it_does_next(ground: Ground, bef
     with pytest.raises(Fenced):
         after(ground, old)
     new.produce(ground.rows("new"))
-    new.commit_main(commit(1), progress(1))
+    new.commit_main(TransactionRecords(commit(1), progress(1)))
     eventually(lambda: ground.committed() == ["new"])
 
 
@@ -109,7 +109,7 @@ def test_of_two_that_fence_at_once_at_most_one_goes_on(ground: Ground) -> None:
         for rival in rivals:
             rival.produce(ground.rows(str(turn)))
             try:
-                rival.commit_main(commit(turn), progress(turn))
+                rival.commit_main(TransactionRecords(commit(turn), progress(turn)))
             except (Fenced, RunEnded):
                 continue
             went_on += 1
@@ -119,15 +119,15 @@ def test_of_two_that_fence_at_once_at_most_one_goes_on(ground: Ground) -> None:
 
 def test_a_larger_pool_of_the_predecessor_is_fenced_too(ground: Ground) -> None:
     old = ground.take_over(pool=4).publisher
-    old.commit_main(None, progress(0, pool=4))
+    old.commit_main(TransactionRecords(None, progress(0, pool=4)))
     old.open(3, [ground.rows("in doubt")])
     new = ground.take_over(pool=1).publisher
     assert len(new._pool) == 1
     new.produce(ground.rows("new"))
-    new.commit_main(commit(1), progress(1, pool=1))
+    new.commit_main(TransactionRecords(commit(1), progress(1, pool=1)))
     eventually(lambda: ground.committed() == ["new"])  # nothing is open in front of it
     with pytest.raises(Fenced):
-        old.commit_prepared(3, commit(1, "prepared"), progress(1), ledger={})
+        old.commit_prepared(3, TransactionRecords(commit(1, "prepared"), progress(1)))
 
 
 @pytest.mark.parametrize("within_s", [0.001, 20])
@@ -147,17 +147,22 @@ def test_a_first_start_finds_nothing(ground: Ground) -> None:
 def test_the_ledger_names_what_is_in_doubt_until_its_outcome(ground: Ground) -> None:
     publisher = ground.take_over().publisher
     in_doubt = {f"{n}:0/1": Prepared(n, f"g{n}", 1, 0, "parked" if n % 2 else "open", 1) for n in range(4)}
-    publisher.commit_main(None, progress(0), ledger=in_doubt)
+    publisher.commit_main(TransactionRecords(None, progress(0), ledger=in_doubt))
     publisher.commit_main(
-        None,
-        progress(0),
-        ledger={"0:0/1": Prepared(0, "g0", 1, 0, "committed", 1), "1:0/1": Prepared(1, "g1", 1, 0, "rolled_back", 1)},
+        TransactionRecords(
+            None,
+            progress(0),
+            ledger={
+                "0:0/1": Prepared(0, "g0", 1, 0, "committed", 1),
+                "1:0/1": Prepared(1, "g1", 1, 0, "rolled_back", 1),
+            },
+        )
     )
     fencing = ground.take_over()
     assert set(fencing.recovered.unresolved) == {"2:0/1", "3:0/1"}
     assert fencing.recovered.ended == ("0:0/1", "1:0/1")
     committed = Prepared(2, "g2", 1, 0, "committed", 1)
-    fencing.publisher.commit_main(None, progress(0), ledger={"0:0/1": None, "2:0/1": committed})
+    fencing.publisher.commit_main(TransactionRecords(None, progress(0), ledger={"0:0/1": None, "2:0/1": committed}))
     recovered = ground.take_over().recovered
     assert (set(recovered.unresolved), recovered.ended) == ({"3:0/1"}, ("1:0/1", "2:0/1"))
 
@@ -171,7 +176,7 @@ def test_a_transaction_that_the_broker_timed_out_ends_the_run_and_is_gone(ground
     ground.bystander().commit()
     eventually(lambda: ground.committed() == ["bystander"], within_s=60)  # the broker has given the partition back
     with pytest.raises((Fenced, RunEnded)):
-        publisher.commit_main(commit(1), progress(1))
+        publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     assert ground.take_over().recovered.progress is None
     assert ground.committed() == ["bystander"]
 
@@ -188,7 +193,7 @@ def test_prepared_ones_that_the_broker_timed_out_ask_for_more_time(ground: Groun
     with pytest.raises(TransactionTimedOut, match="the next try has four times that timeout"):
         publisher.abort(0)
     with pytest.raises(TransactionTimedOut, match="the next try has four times that timeout"):
-        publisher.commit_prepared(1, commit(1, "prepared"), progress(1), ledger={})
+        publisher.commit_prepared(1, TransactionRecords(commit(1, "prepared"), progress(1)))
     assert ground.committed() == ["bystander"]
 
 
@@ -201,9 +206,9 @@ def test_a_timeout_above_the_brokers_is_refused_with_the_setting(ground: Ground)
 
 def test_recovery_waits_for_what_is_open_in_its_topics_and_names_it(ground: Ground) -> None:
     publisher = ground.take_over().publisher
-    publisher.commit_main(None, progress(1))
+    publisher.commit_main(TransactionRecords(None, progress(1)))
     other = ground.bystander(ground.names.progress)
-    publisher.commit_main(None, progress(2))  # behind it, so not visible
+    publisher.commit_main(TransactionRecords(None, progress(2)))  # behind it, so not visible
     ground.options["call_timeout_s"] = 1
     with pytest.raises(Unreachable, match=f"find-hanging --topic {ground.names.progress}"):
         ground.take_over()

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
+from helpers.topic_changes import delete_topic
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, eventually, progress, read
 from twofold.errors import TwofoldError
 from twofold.kafka.forecast import RECORDS_MAX
 from twofold.kafka.producer import TransactionalProducer
-from twofold.kafka.publisher import Publisher
+from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold.kafka.row_batch import RowBatch
-from twofold_avro.records import Commit, Range
+from twofold_avro.records import Commit
 
 pytestmark = pytest.mark.core
 
@@ -48,7 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 def publish(ground: Ground, publisher: Publisher, n: int) -> Commit:
     publisher.produce(ground.rows(*(f"{n}.{k}" for k in range(2 * PARTITIONS))))
-    record = publisher.commit_main(commit(n), progress(n))
+    record = publisher.commit_main(TransactionRecords(commit(n), progress(n)))
     assert record is not None
     return record
 
@@ -98,9 +98,9 @@ def _timed_out(ground: Ground, publisher: Publisher) -> None:
     pool.begin()
     pool.produce(ground.table, 1, [{"key": b"k", "value": b"dead"}])
     pool.flush()
-    publisher._forecast.wrote(Range(w.topic, w.partition, w.first, w.last, w.count) for w in pool.ranges())
+    publisher._forecast.wrote(pool.deliveries.ranges())
     pool.in_transaction = False  # nothing hides that the others have ended
-    eventually(lambda: _stable(ground, publisher, 1) > pool.ranges()[0].last, within_s=40)
+    eventually(lambda: _stable(ground, publisher, 1) > pool.deliveries.ranges()[0].last, within_s=40)
 
 
 def _stable(ground: Ground, publisher: Publisher, partition: int) -> int:
@@ -123,10 +123,7 @@ def test_a_topic_that_is_recreated(ground: Ground) -> None:
     for n in range(1, 4):
         publish(ground, fencing.publisher, n)
         ground.settle()
-    admin = AdminClient({"bootstrap.servers": ground.bootstrap})
-    for done in admin.delete_topics([ground.table]).values():
-        done.result(20)
-    eventually(lambda: ground.table not in admin.list_topics(timeout=10).topics)
+    delete_topic(ground.bootstrap, ground.table)
     ground.topics().ensure(ground.wanted())
     records = []
     for n in range(4, 8):
@@ -176,7 +173,9 @@ def test_a_batch_beside_an_open_transaction_is_foretold(ground: Ground, told: To
         records.append(publish(ground, publisher, n))
         eventually(lambda: _ended_everywhere(ground, publisher))
     assert told.foretold[before:] == [True] * 6
-    records.append(publisher.commit_prepared(0, commit(9, "prepared"), progress(9), ledger={}))
+    prepared = publisher.commit_prepared(0, TransactionRecords(commit(9, "prepared"), progress(9)))
+    assert prepared is not None
+    records.append(prepared)
     eventually(lambda: _ended_everywhere(ground, publisher))
     records.append(publish(ground, publisher, 10))
     assert told.foretold[-1], "the marker of the one that was open is counted"
@@ -189,7 +188,7 @@ def test_kafka_aborts_an_open_transaction_beside_which_a_batch_is_foretold(groun
     ground.open(publisher, 0, ground.rows("dead"))
     records.append(publish(ground, publisher, 3))
     eventually(lambda: _ended_everywhere(ground, publisher))
-    opened = publisher._pool[0].ranges()[0]
+    opened = publisher._pool[0].deliveries.ranges()[0]
     eventually(lambda: publisher._check.stable_offset(ground.table, opened.partition) > opened.last + 2, within_s=40)
     records.append(publish(ground, publisher, 4))
     assert told.foretold[-1] is False, "its marker is where the batch's first row was foretold"
@@ -204,7 +203,7 @@ def test_a_large_batch_waits_for_its_offsets(ground: Ground, told: Told) -> None
     batch.lists(ground.table, PARTITIONS)[0].extend({"key": b"k", "value": b"2.x"} for _ in range(RECORDS_MAX + 1))
     publisher.produce(batch)
     before = len(told.foretold)
-    record = publisher.commit_main(commit(2), progress(2))
+    record = publisher.commit_main(TransactionRecords(commit(2), progress(2)))
     assert record is not None
     assert record.rows == RECORDS_MAX + 1
     assert len(told.foretold) == before

@@ -20,8 +20,9 @@ from late.rules import Moment, Rule
 from late.servers import FrontedKafka
 from twofold.errors import EndedElsewhere
 from twofold.kafka import late_ends
-from twofold.kafka.deliveries import PartitionWrites
 from twofold.kafka.open_check import OpenCheck
+from twofold.kafka.publisher import TransactionRecords
+from twofold_avro.records import Range
 
 
 @pytest.fixture
@@ -52,10 +53,10 @@ def test_of_a_prepared_transaction(proxied: tuple[Ground, Proxy], monkeypatch: p
         with monkeypatch.context() as patch:
             if not asked:
                 patch.setattr(OpenCheck, "assert_open", lambda *_: None)
-                publisher.commit_prepared(0, commit(sequence, "prepared"), progress(sequence), ledger={})
+                publisher.commit_prepared(0, TransactionRecords(commit(sequence, "prepared"), progress(sequence)))
                 continue
         with pytest.raises(EndedElsewhere, match="somebody else ended the transaction of"):
-            publisher.commit_prepared(0, commit(sequence, "prepared"), progress(sequence), ledger={})
+            publisher.commit_prepared(0, TransactionRecords(commit(sequence, "prepared"), progress(sequence)))
     publisher.close()
     assert ground.committed() == []
     last = ground.take_over().recovered.last_commit
@@ -70,14 +71,14 @@ def test_of_a_batch(proxied: tuple[Ground, Proxy], monkeypatch: pytest.MonkeyPat
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("1"))
     with one_end_is_late(proxy, r"\.main$"):
-        publisher.commit_main(commit(1), progress(1))
+        publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     publisher.produce(ground.rows("2"))
-    publisher.commit_main(commit(2), progress(2))
+    publisher.commit_main(TransactionRecords(commit(2), progress(2)))
     publisher.produce(ground.rows("3"))
     publisher._main.flush()
     assert proxy.release("late") == 1
     with pytest.raises(EndedElsewhere):
-        publisher.commit_main(commit(3), progress(3))
+        publisher.commit_main(TransactionRecords(commit(3), progress(3)))
     publisher.close()
     eventually(lambda: ground.committed() == ["1", "2", "3"])
     last = ground.take_over().recovered.last_commit
@@ -91,7 +92,7 @@ def test_a_lost_connection_is_no_answer(proxied: tuple[Ground, Proxy]) -> None:
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("1"))
     publisher._main.flush()
-    (written,) = publisher._main.ranges()
+    (written,) = publisher._main.deliveries.ranges()
     front = int(ground.settings.client["bootstrap.servers"].rpartition(":")[2])
     asked = threading.Semaphore(0)
 
@@ -114,14 +115,14 @@ def test_a_lost_connection_is_no_answer(proxied: tuple[Ground, Proxy]) -> None:
         finally:
             asked.release(40)
         cutting.result()
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
 
 
 def test_an_older_transaction_hides_it_and_it_is_not_asked(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, int]] = []
     ask = OpenCheck.assert_open
 
-    def note(check: OpenCheck, transactional_id: str, written: PartitionWrites) -> None:
+    def note(check: OpenCheck, transactional_id: str, written: Range) -> None:
         asked.append((transactional_id.removeprefix(ground.names.prefix), written.partition))
         ask(check, transactional_id, written)
 
@@ -130,10 +131,10 @@ def test_an_older_transaction_hides_it_and_it_is_not_asked(ground: Ground, monke
     ground.open(publisher, 0, ground.rows("0a"))
     ground.open(publisher, 1, ground.rows("1a"))
     publisher.produce(ground.rows("a"))
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     publisher.produce(ground.rows("a", "b"))
-    publisher.commit_main(commit(2), progress(2))
-    publisher.commit_prepared(0, commit(3, "prepared"), progress(3), ledger={})
-    publisher.commit_prepared(1, commit(4, "prepared"), progress(4), ledger={})
+    publisher.commit_main(TransactionRecords(commit(2), progress(2)))
+    publisher.commit_prepared(0, TransactionRecords(commit(3, "prepared"), progress(3)))
+    publisher.commit_prepared(1, TransactionRecords(commit(4, "prepared"), progress(4)))
     assert asked == [(".main.2", 1), (".prepared.00", 0), (".prepared.01", 0)]
     eventually(lambda: len(ground.committed()) == 5)

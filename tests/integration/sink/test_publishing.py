@@ -9,6 +9,7 @@ import pytest
 
 from integration.sink.sink_ground import Ground, commit, eventually, progress, read
 from twofold.errors import Refused
+from twofold.kafka.publisher import TransactionRecords
 from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Commit, Pin, Prepared, Range
 
@@ -28,7 +29,7 @@ def test_rows_show_at_the_commit_and_not_before(ground: Ground) -> None:
     publisher.produce(ground.rows("a", "b"))
     publisher.produce(ground.rows("c"))
     assert ground.committed() == []
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     eventually(lambda: ground.committed() == ["a", "b", "c"])
 
 
@@ -41,13 +42,12 @@ def test_the_ranges_of_many_transactions_in_the_same_partitions_hold_exactly_the
             publisher.open(0, [ground.rows("dead", "dead", "dead", "dead")])
             publisher.open(1, [ground.rows(*values)])
             publisher.abort(0)
-            record = publisher.commit_prepared(1, commit(n, "prepared"), progress(n), ledger={})
+            record = publisher.commit_prepared(1, TransactionRecords(commit(n, "prepared"), progress(n)))
         else:
             publisher.produce(ground.rows(*values[: n // 2]))
             publisher.produce(ground.rows(*values[n // 2 :]))
-            found = publisher.commit_main(commit(n), progress(n))
-            assert found is not None
-            record = found
+            record = publisher.commit_main(TransactionRecords(commit(n), progress(n)))
+        assert record is not None
         written.append((values, record))
     everything = sorted(value for values, _ in written for value in values)
     eventually(lambda: ground.committed() == everything)
@@ -63,7 +63,7 @@ def test_the_ranges_of_many_transactions_in_the_same_partitions_hold_exactly_the
 def test_the_commit_record_that_is_returned_is_the_one_in_kafka(ground: Ground) -> None:
     fencing = ground.take_over()
     fencing.publisher.produce(ground.rows("a", "b"))
-    record = fencing.publisher.commit_main(commit(1), progress(1))
+    record = fencing.publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     assert ground.take_over().recovered.last_commit == record
 
 
@@ -74,7 +74,7 @@ def test_order_in_a_partition_is_the_order_of_production_through_a_queue_that_is
     records = batch.lists(ground.table, 3)[1]
     records.extend({"key": b"k", "value": b"%d" % n} for n in range(25_000))
     publisher.produce(batch)
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     eventually(lambda: len(ground.committed()) == 25_000)
     rows = ground.read(ground.table, "read_committed")
     assert [int(value) for _, _, value in sorted(rows)] == list(range(25_000))
@@ -89,10 +89,11 @@ def test_a_prepare_is_real(ground: Ground) -> None:
     assert ground.uncommitted() == rows
     assert ground.committed() == []
     publisher.produce(RowBatch())
-    publisher.commit_main(None, progress(0), ledger={"7:0/1": LEDGER})
+    publisher.commit_main(TransactionRecords(None, progress(0), ledger={"7:0/1": LEDGER}))
     assert ground.committed() == []
-    record = publisher.commit_prepared(1, commit(1, "prepared"), progress(1), ledger={})
+    record = publisher.commit_prepared(1, TransactionRecords(commit(1, "prepared"), progress(1)))
     eventually(lambda: ground.committed() == rows)
+    assert record is not None
     assert [r.count for r in record.ranges] == [4, 4, 4]
 
 
@@ -112,7 +113,7 @@ def test_nothing_of_an_aborted_prepare_is_ever_visible(ground: Ground) -> None:
         publisher.open(0, [ground.rows("dead")])
         publisher.abort(0)
     publisher.produce(ground.rows("alive"))
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     eventually(lambda: ground.committed() == ["alive"])
 
 
@@ -122,13 +123,13 @@ def test_others_commit_while_a_prepared_transactions_rows_are_on_their_way(groun
     ground.open(publisher, 0, ground.rows_in(0, "2"))
     publisher.open(1, [ground.rows_in(1, "4a", "4b")])
     publisher.produce(ground.rows_in(2, "1"))
-    records = [publisher.commit_main(commit(1), progress(1))]
-    records.append(publisher.commit_prepared(0, commit(2, "prepared"), progress(2), ledger={}))
+    records = [publisher.commit_main(TransactionRecords(commit(1), progress(1)))]
+    records.append(publisher.commit_prepared(0, TransactionRecords(commit(2, "prepared"), progress(2))))
     assert publisher._sent.are_of(publisher._pool[1]), "nobody has waited for them"
     publisher.produce(ground.rows_in(1, "3"))
     assert not publisher._sent.are_of(publisher._pool[1]), "they lie before it in its partition"
-    records.append(publisher.commit_main(commit(3), progress(3)))
-    records.append(publisher.commit_prepared(1, commit(4, "prepared"), progress(4), ledger={}))
+    records.append(publisher.commit_main(TransactionRecords(commit(3), progress(3))))
+    records.append(publisher.commit_prepared(1, TransactionRecords(commit(4, "prepared"), progress(4))))
     eventually(lambda: ground.committed() == ["1", "2", "3", "4a", "4b"])
     for n, record in enumerate(records, start=1):
         assert record is not None
@@ -140,7 +141,7 @@ def test_rows_of_two_prepared_transactions_follow_each_other_in_a_partition(grou
     publisher.open(0, [ground.rows_in(0, "1")])
     publisher.open(1, [ground.rows_in(0, "2")])
     assert not publisher._sent.are_of(publisher._pool[0])
-    publisher.commit_prepared(0, commit(1, "prepared"), progress(1), ledger={})
+    publisher.commit_prepared(0, TransactionRecords(commit(1, "prepared"), progress(1)))
     publisher.abort(1)
     eventually(lambda: ground.committed() == ["1"])
 
@@ -169,8 +170,10 @@ def test_the_progress_says_where_recovery_goes_on(ground: Ground) -> None:
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("a"))
     pin = Pin("public", "a", 3, key_schema='"long"', value_schema_id=9, backfill="running", bound=b"\x01")
-    publisher.commit_main(commit(1), progress(1), ledger={"7:0/1": LEDGER}, pins={ground.table: pin})
-    publisher.commit_main(None, progress(2))
+    publisher.commit_main(
+        TransactionRecords(commit(1), progress(1), ledger={"7:0/1": LEDGER}, pins={ground.table: pin})
+    )
+    publisher.commit_main(TransactionRecords(None, progress(2)))
     recovered = ground.take_over().recovered
     assert recovered.progress == progress(2)
     assert recovered.pins == {ground.table: pin}
@@ -182,7 +185,7 @@ def test_the_progress_says_where_recovery_goes_on(ground: Ground) -> None:
 def test_the_last_commit_record_is_found_behind_many_that_were_aborted(ground: Ground) -> None:
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows("a"))
-    record = publisher.commit_main(commit(1), progress(1))
+    record = publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     main = publisher._main
     for _ in range(120):
         main.begin()
@@ -198,7 +201,7 @@ def test_keys_values_and_tombstones_arrive_as_they_were_given(ground: Ground) ->
         [{"key": None, "value": b""}, {"key": b"", "value": None}, {"key": b"k", "value": None}]
     )
     publisher.produce(batch)
-    record = publisher.commit_main(commit(1), progress(1))
+    record = publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     assert record is not None
     assert [r.count for r in record.ranges] == [3]
 
@@ -226,7 +229,7 @@ def test_a_row_that_the_topic_alone_finds_too_large_is_refused(ground: Ground) -
     batch.lists(ground.table, 3)[0].append({"key": b"a", "value": os.urandom(2_000_000)})
     publisher.produce(batch)
     with pytest.raises(Refused, match=r"--topic .* --add-config max\.message\.bytes=3145728"):
-        publisher.commit_main(commit(1), progress(1))
+        publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     assert ground.committed() == []
 
 
@@ -254,7 +257,7 @@ def test_a_row_in_the_middle_that_the_topic_finds_too_large_is_told_at_once(
     publisher.produce(batch)
     begun = time.monotonic()
     with pytest.raises(Refused, match=r"--topic .* --add-config max\.message\.bytes=3145728"):
-        publisher.commit_main(commit(1), progress(1))
+        publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     publisher.close()
     assert time.monotonic() - begun < 10, "not at the end of the call's bound, 30 s"
     ground.bystander().commit()
@@ -297,7 +300,7 @@ def test_ranges_cover_the_partitions_that_were_written_and_no_others(ground: Gro
     batch = RowBatch()
     batch.lists(ground.table, 3)[2].append({"key": b"k", "value": b"v"})
     publisher.produce(batch)
-    record = publisher.commit_main(commit(1), progress(1))
+    record = publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     assert record is not None
     assert record.ranges == (Range(ground.table, 2, 0, 0, 1),)
     assert read(ground.bootstrap, ground.names.commits, "read_committed") != []

@@ -17,7 +17,7 @@ from helpers.security.certificates import Authority
 from helpers.security.guards import basic, guarded
 from twofold.errors import Refused, SetupError, Unreachable, UsageError
 from twofold.kafka.names import Names
-from twofold.kafka.schema_registry import Registry, RegistrySettings, key_subject, register_fixed, value_subject
+from twofold.kafka.schema_registry import Registry, key_subject, register_fixed, value_subject
 from twofold.kafka.subjects import Subjects
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical
@@ -31,7 +31,7 @@ def record(*fields: str, kind: str = "long") -> str:
 
 
 def make_client(url: str, **settings: Any) -> Registry:
-    return Registry(RegistrySettings(url, **settings))
+    return Registry(url, **settings)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from integration.sink.sink_ground import PARTITIONS, Ground, commit, progress
 from twofold.errors import Unreachable
 from twofold.kafka import topic_reader
+from twofold.kafka.publisher import TransactionRecords
 from twofold.kafka.topic_reader import PartitionId, TopicFollower, TopicReader
 
 
@@ -18,7 +19,7 @@ def test_a_read_ends_at_its_end_whatever_lies_there(
     """Aborted records and markers lie there, or nothing; or records that came later."""
     publisher = ground.take_over().publisher
     publisher.produce(ground.rows_in(0, "a", "b"))
-    publisher.commit_main(commit(1), progress(1))
+    publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     ground.bystander().abort()
     ground.settle()
 
@@ -30,7 +31,7 @@ def test_a_read_ends_at_its_end_whatever_lies_there(
     assert stretches == {first: (0, 5), **dict.fromkeys(empty, (0, 0))}  # a, b, a marker, an aborted record, a marker
 
     publisher.produce(ground.rows_in(0, "c"))
-    publisher.commit_main(commit(2), progress(2))
+    publisher.commit_main(TransactionRecords(commit(2), progress(2)))
     ground.settle()
     assert [each.value() for each in reader.read(stretches)] == [b"a", b"b"]
     assert [each.value() for each in reader.read({first: (1, 6)})] == [b"b", b"c"]

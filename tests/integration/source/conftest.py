@@ -6,10 +6,8 @@ each says so with `@on_each_version`. `old_postgres` is this machine's 15.18 or 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,24 +16,6 @@ from integration.source.stream import Writer, make_slot
 from twofold.stack import PostgresServer
 
 VERSIONS = ("15", pytest.param("16", marks=pytest.mark.slow), pytest.param("17", marks=pytest.mark.slow), "18")
-SETTINGS = {"fsync": "off"}
-
-
-@pytest.fixture(scope="session")
-def server_of(stack_folder: Path) -> Iterator[Callable[[str | None], PostgresServer]]:
-    """One server a version for the session, started when first asked for; None is the machine's
-    own.
-    """
-    with ExitStack() as ending:
-
-        @functools.cache
-        def start(version: str | None) -> PostgresServer:
-            server = PostgresServer(stack_folder / f"source{version or ''}", version=version, settings=SETTINGS)
-            ending.callback(server.stop)
-            server.start()
-            return server
-
-        yield start
 
 
 @pytest.fixture(params=VERSIONS)

@@ -90,7 +90,7 @@ def streaming(
     deadline = time.monotonic() + LET_GO_S
     while True:
         session = ReplicationSession(
-            conninfo, slot=name, publications=[publication or name], application_name=name, options=options or PLAIN
+            conninfo, slot=name, publication=publication or name, application_name=name, options=options or PLAIN
         )
         try:
             session.open(start)

@@ -43,7 +43,7 @@ def old_writer(old_postgres: PostgresServer, prefix: str) -> Iterator[Writer]:
         connection.execute("INSERT INTO t VALUES (0)")
         make_slot(old_postgres.dsn(), prefix)
         yield connection
-        provisioning.drop(old_postgres.dsn(), prefix, [prefix])
+        provisioning.drop(old_postgres.dsn(), prefix, prefix)
         connection.execute("DROP TABLE t")
 
 
@@ -136,26 +136,6 @@ def test_rolled_back_ddl_is_followed_by_the_old_shape(database: str, prefix: str
     assert [c.name for c in the(Relation, inside).columns] == ["id", "v", "more"]
     assert the(Insert, inside).new == (Text(b"1"), Text(b"a"), Text(b"2"))
     assert [c.name for c in the(Relation, after).columns] == ["id", "v"]
-
-
-@pytest.mark.parametrize("postgres", SINCE_16, indirect=True)
-def test_origin_none_leaves_out_what_came_from_elsewhere(
-    database: str, prefix: str, writer: Writer, connections: Callable[[], Writer]
-) -> None:
-    marker = connections()
-    writer.execute("SELECT pg_replication_origin_create(%s), pg_replication_origin_session_setup(%s)", [prefix] * 2)
-    with streaming(database, prefix, replace(PLAIN, origin="none")) as stream:
-        writer.execute("BEGIN")
-        writer.execute("SELECT pg_replication_origin_xact_setup('0/1', now())")
-        writer.execute("INSERT INTO t VALUES (1)")
-        writer.execute("PREPARE TRANSACTION 'g'")
-        prepared = kinds(stream.until_mark(marker))
-        writer.execute("SELECT pg_replication_origin_session_reset()")
-        writer.execute("COMMIT PREPARED 'g'")
-        ended = kinds(stream.until_mark(marker))
-    writer.execute("SELECT pg_replication_origin_drop(%s)", [prefix])
-    assert prepared == []
-    assert ended == [CommitPrepared], "the outcome of a prepare that was filtered"
 
 
 def test_an_origin_follows_the_begin(database: str, prefix: str, writer: Writer) -> None:

@@ -16,7 +16,6 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Postgres
-from twofold.config import load
 from twofold.doctor import Severity, examine
 from twofold.source.connection import connect
 from twofold.source.readiness import unreached_settings
@@ -88,7 +87,7 @@ def test_a_pooler_is_named_before_anything_is_made(connector: Maker, pooler: Cal
         assert "pooler" in done.stderr
         assert REMEDY in done.stderr
         assert len(done.stderr.splitlines()) <= 2, "no second reading"
-    first = examine(load(here.file))[0]
+    first = examine(here.config)[0]
     assert first.severity is Severity.MUST
     assert "pooler" in " ".join([first.what, *first.remedy])
     assert here.ask("SELECT count(*) FROM pg_publication") == 0

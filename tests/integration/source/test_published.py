@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -12,6 +13,8 @@ from twofold.source import flaws
 from twofold.source.connection import PlainConnection, connect
 from twofold.source.flaws import find_flaws
 from twofold.source.published_tables import DescribedTable, describe_filters, published_tables
+from twofold.source.table_descriptions import describe_tables
+from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.core
 
@@ -60,6 +63,44 @@ def test_it_is_what_the_view_says(database: str, connection: psycopg.Connection[
             [f"p{number}"],
         ).fetchall()
         assert [(r.schema, r.table) for r in published_tables(database, f"p{number}")] == expected, scope
+
+
+def test_tables_that_a_publication_excepts(own_postgres: Callable[..., PostgresServer]) -> None:
+    """PostgreSQL 19: FOR ALL TABLES EXCEPT (TABLE plain, part).
+
+    An older server is given the column in which 19 says so. It does not understand the column, only
+    our queries do.
+    """
+    server = own_postgres(settings={"allow_system_table_mods": "on"})
+    with psycopg.connect(server.dsn(), autocommit=True) as connection:
+        connection.execute(TABLES)
+        if server.version < 19:
+            _imitate_except(connection)
+        else:
+            for publication, root in (("leaves", "false"), ("roots", "true")):
+                connection.execute(f"CREATE PUBLICATION {publication} FOR ALL TABLES EXCEPT (TABLE plain, part) WITH (publish_via_partition_root = {root})")  # fmt: skip
+            connection.execute("CREATE PUBLICATION other FOR TABLE plain")
+        remaining = {"listed", "later", "covered", "whole"}
+        assert names(server.dsn(), "leaves") == names(server.dsn(), "roots") == remaining
+        assert names(server.dsn(), "other") == {"plain"}
+
+        oids: dict[str, int] = dict(connection.execute("SELECT relname, oid FROM pg_class WHERE relname ~ '^(plain|part|part_1_1|whole)$'").fetchall())  # fmt: skip
+        asked = connect(server.dsn())
+        for publication, expected in (("leaves", {"whole"}), ("roots", {"whole"}), ("other", {"plain"})):
+            described = describe_tables(asked, publication, oids.values())
+            assert {
+                name for name, oid in oids.items() if oid in described and described[oid][1].publication
+            } == expected
+        asked.close()
+
+
+def _imitate_except(connection: psycopg.Connection[Any]) -> None:
+    for publication, root in (("leaves", "false"), ("roots", "true")):
+        connection.execute(f"CREATE PUBLICATION {publication} FOR TABLE plain, part WITH (publish_via_partition_root = {root})")  # fmt: skip
+    connection.execute("CREATE PUBLICATION other FOR TABLE plain")
+    connection.execute("ALTER TABLE pg_catalog.pg_publication_rel ADD COLUMN prexcept boolean")
+    connection.execute("UPDATE pg_publication SET puballtables = true WHERE pubname <> 'other'")
+    connection.execute("UPDATE pg_publication_rel SET prexcept = prpubid NOT IN (SELECT oid FROM pg_publication WHERE pubname = 'other')")  # fmt: skip
 
 
 def test_columns_and_identity(database: str, connection: psycopg.Connection[Any]) -> None:

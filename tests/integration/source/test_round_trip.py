@@ -37,7 +37,7 @@ def round_trip(postgres: PostgresServer, database: str, other_database: str, pre
     provisioning.create_publication(
         database,
         prefix,
-        provisioning.PublicationContent(tuple(provisioning.PublishedTable("public", t.name) for t in work.tables)),
+        provisioning.PublicationContent(tuple(("public", t.name) for t in work.tables)),
     )
     slots = {way: f"{prefix}_{way}" for way in WAYS}
     for slot in slots.values():

@@ -5,7 +5,6 @@ bad ground.
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from dataclasses import replace
 import psycopg
 import pytest
 
+from fixtures.connector import frozen
 from integration.source.stream import PLAIN, Stream, Writer, make_slot, prepare, streaming
 from twofold.errors import Refused, RunEnded, SetupError, Unreachable
 from twofold.source import identity, provisioning, readiness
@@ -47,7 +47,7 @@ def test_a_second_client_is_told_who_holds_the_slot(database: str, prefix: str, 
         ):
             pass
         assert busy.value.pid == first.session.backend_pid
-        advice = readiness.examine(database, slot=prefix, publications=[prefix])
+        advice = readiness.examine(database, slot=prefix, publication=prefix)
         assert any(f"process {first.session.backend_pid}" in str(finding) for finding in advice)
     with streaming(database, prefix):
         pass  # free at once
@@ -108,15 +108,11 @@ def silent(stream: Stream) -> tuple[float, float]:
     """The server's process sleeps from now on: how long until the session ends, and how much of it
     was work.
     """
-    pid = stream.session.backend_pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
+    with frozen(stream.session.backend_pid):
         began, work = time.monotonic(), time.thread_time()
         with pytest.raises(RunEnded, match="PostgreSQL has sent nothing for"):
             read_on(stream)
         return time.monotonic() - began, time.thread_time() - work
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("postgres", ["18"], indirect=True)
@@ -147,7 +143,7 @@ def test_a_publication_that_is_gone_is_refused(
     ):
         stream.until_mark(writer)
     assert ("WARNING:" in str(refused.value)) == (postgres.version >= 18)
-    assert any("does not exist" in f.what for f in readiness.examine(database, slot=prefix, publications=[prefix]))
+    assert any("does not exist" in f.what for f in readiness.examine(database, slot=prefix, publication=prefix))
 
 
 def test_a_slot_that_is_not_there(database: str, prefix: str) -> None:
@@ -161,13 +157,8 @@ def test_a_role_that_may_not_replicate(database: str, prefix: str, writer: Write
     with pytest.raises(SetupError, match=f'ALTER ROLE "{prefix}" REPLICATION'), streaming(humble, prefix):
         pass
     with pytest.raises(SetupError, match="may not replicate"):
-        readiness.require(humble, slot=prefix, publications=[prefix], two_phase=True)
+        readiness.require(humble, slot=prefix, publication=prefix, two_phase=True)
     writer.execute(f"DROP ROLE {prefix}")
-
-
-def test_nobody_listens() -> None:
-    with pytest.raises(Unreachable, match=r"127\.0\.0\.1:1/d"):
-        identity.identify("host=127.0.0.1 port=1 dbname=d user=u")
 
 
 def test_a_server_that_was_never_made_for_it(own_postgres: Callable[..., PostgresServer]) -> None:
@@ -175,18 +166,15 @@ def test_a_server_that_was_never_made_for_it(own_postgres: Callable[..., Postgre
         settings={"wal_level": "replica", "max_prepared_transactions": "0", "max_replication_slots": "0"}
     )
     with pytest.raises(SetupError) as error:
-        readiness.require(server.dsn(), slot="s", publications=["p"], two_phase=True)
-    for words in ("SET wal_level = logical", "all 0 replication slots are in use", "publication 'p' does not exist"):
+        readiness.require(server.dsn(), slot="s", publication="p", two_phase=True)
+    for words in ("all 0 replication slots are in use", "publication 'p' does not exist"):
         assert words in str(error.value)
-    findings = readiness.examine(server.dsn(), slot="s", publications=[])
+    # From 19 on the first slot turns decoding on.
+    assert ("SET wal_level = logical" in str(error.value)) == (server.version < 19)
+    findings = readiness.examine(server.dsn(), slot="s")
     assert any("max_prepared_transactions is 0" in f.what and not f.must for f in findings)
     with pytest.raises(SetupError, match="remedy"):
         provisioning.create_slot(server.dsn(), "s", two_phase=True, wait_limit_s=5, on_wait=lambda _: None)
-
-
-def test_an_old_minor_version_is_named(old_postgres: PostgresServer) -> None:
-    findings = readiness.examine(old_postgres.dsn(), slot="none")
-    assert any("upgrade to 15.19" in f.remedy and not f.must for f in findings)
 
 
 def test_an_invalidated_slot_is_refused(own_postgres: Callable[..., PostgresServer]) -> None:
@@ -257,9 +245,10 @@ def test_reset_takes_away_what_init_made_and_nothing_else(database: str, prefix:
     assert loss.in_doubt == ("open",)
     assert loss.unconfirmed_bytes > 0
     writer.execute("ROLLBACK PREPARED 'open'")
-    removal = provisioning.drop(database, prefix, [prefix, f"{prefix}_own"])
+    removal = provisioning.drop(database, prefix, prefix)
     assert removal == provisioning.Removal((f"slot {prefix}", f"publication {prefix}"))
-    assert provisioning.drop(database, prefix, [prefix]) == provisioning.Removal(())
+    for publication in (prefix, f"{prefix}_own"):
+        assert provisioning.drop(database, prefix, publication) == provisioning.Removal(())
     assert provisioning.describe_loss(database, prefix) is None
 
 
@@ -276,7 +265,7 @@ def test_identity_and_history(postgres: PostgresServer) -> None:
 
 
 def test_closing_twice_or_before_opening_is_harmless(database: str, prefix: str, writer: Writer) -> None:
-    session = ReplicationSession(database, slot=prefix, publications=[prefix], application_name=prefix)
+    session = ReplicationSession(database, slot=prefix, publication=prefix, application_name=prefix)
     session.close()
     session.open()
     session.close()

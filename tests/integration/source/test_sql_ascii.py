@@ -14,10 +14,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import Postgres
-from twofold.config import load
 from twofold.doctor import postgres as doctor
 from twofold.errors import Refused, SetupError
-from twofold.run.initialisation import initialise
 from twofold.source import readiness
 
 LATIN1_BYTE = "convert_from('\\xe9', 'SQL_ASCII')"
@@ -51,7 +49,7 @@ def test_it_is_refused_before_anything_is_made(here: Installation) -> None:
     assert "the database's encoding is SQL_ASCII" in done.stderr
     assert "createdb -T template0 -E UTF8 NEW; pg_dump -E LATIN1 OLD | psql -v ON_ERROR_STOP=1 NEW" in done.stderr
     assert here.slot("slot_name") is None
-    [finding] = [f for f in doctor.examine(load(here.file)) if f.what == "the database's encoding is SQL_ASCII"]
+    [finding] = [f for f in doctor.examine(here.config) if f.what == "the database's encoding is SQL_ASCII"]
     assert "createdb" in str(finding)
 
 
@@ -63,7 +61,7 @@ def test_bytes_that_are_no_text(here: Installation, how: str, monkeypatch: pytes
     monkeypatch.setattr(readiness, "_server", lambda *_, **__: [])
     if how == "loaded":
         here.sql(f"INSERT INTO t VALUES (1, {LATIN1_BYTE})")
-    initialise(load(here.file), print)
+    here.initialise()
     if how == "streamed":
         with here.carrying():
             here.sql("INSERT INTO t VALUES (1, 'plain')")
@@ -97,7 +95,7 @@ def test_the_repair_word_by_word(
     with monkeypatch.context() as patched:
         patched.setattr(readiness, "_server", lambda *_, **__: [])
         here.sql(f"INSERT INTO t VALUES (1, {LATIN1_BYTE})")
-        initialise(load(here.file), print)
+        here.initialise()
     given = conninfo_to_dict(database)
     old, new = str(given["dbname"]), f"utf8_{here.prefix}"
     refusal = here.refusal()
@@ -109,8 +107,7 @@ def test_the_repair_word_by_word(
         moved = make_conninfo(database, dbname=new)
         here.twofold("reset", "--yes", ok=True)  # before that, because the slot is the former database's
         here.configure({"source": {"dsn": moved}, "kafka": {"prefix": f"{here.prefix}_utf8"}})
-        done = here.init()
-        assert done.returncode == 0, done.stderr
+        here.twofold("init", ok=True)
         there = connector(conninfo=moved, source={"tables": ["public.t"]}, init=False)
         assert there.init().returncode == 0
         with there.carrying():

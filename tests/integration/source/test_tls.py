@@ -4,21 +4,15 @@ certificate is named with its remedy.
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from psycopg.conninfo import make_conninfo
 
+from helpers.security.certificates import Authority
 from integration.source.stream import kinds, make_slot, streaming
 from twofold.errors import SetupError
 from twofold.source import identity
@@ -27,60 +21,17 @@ from twofold.stack import PostgresServer
 
 pytestmark = pytest.mark.core
 
-NAME = "db.example"
-
-
-@dataclass(frozen=True)
-class Authority:
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-    def write(self, file: Path) -> Path:
-        file.write_bytes(self.certificate.public_bytes(serialization.Encoding.PEM))
-        return file
-
-
-def signed(
-    subject: str, key: ec.EllipticCurvePrivateKey, issuer: str, signer: ec.EllipticCurvePrivateKey, *, is_ca: bool
-) -> x509.Certificate:
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-    )
-    if not is_ca:
-        names = [x509.DNSName(subject), x509.IPAddress(ipaddress.ip_address("192.0.2.1"))]
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return builder.sign(signer, hashes.SHA256())
-
-
-def authority(name: str) -> Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    return Authority(key, signed(name, key, name, key, is_ca=True))
+NAME = "localhost"
 
 
 @pytest.fixture
-def ours() -> Authority:
-    return authority("our authority")
+def ours(open_folder: Path) -> Authority:
+    return Authority(open_folder)
 
 
 @pytest.fixture
-def server(own_postgres: Callable[..., PostgresServer], open_folder: Path, ours: Authority) -> PostgresServer:
-    key = ec.generate_private_key(ec.SECP256R1())
-    certificate = open_folder / "server.crt"
-    certificate.write_bytes(
-        signed(NAME, key, "our authority", ours.key, is_ca=False).public_bytes(serialization.Encoding.PEM)
-    )
-    key_file = open_folder / "server.key"
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+def server(own_postgres: Callable[..., PostgresServer], ours: Authority) -> PostgresServer:
+    certificate, key_file = ours.sign(NAME, address="192.0.2.1")
     plain = own_postgres(version="18", settings={"fsync": "off"})
     owner = (plain.folder / "data").stat()
     for file in (certificate, key_file):
@@ -100,8 +51,7 @@ def dsn(server: PostgresServer, ca: Path, host: str = NAME, mode: str = "verify-
 def test_the_stream_runs_over_tls_and_a_wrong_certificate_is_named(
     server: PostgresServer, ours: Authority, tmp_path: Path
 ) -> None:
-    ca = ours.write(tmp_path / "ca.crt")
-    conninfo = dsn(server, ca)
+    conninfo = dsn(server, ca := ours.certificate)
     with psycopg.connect(conninfo, autocommit=True) as writer:
         writer.execute("CREATE TABLE t (id int PRIMARY KEY)")
         make_slot(conninfo, "s")
@@ -111,7 +61,7 @@ def test_the_stream_runs_over_tls_and_a_wrong_certificate_is_named(
             writer.execute("INSERT INTO t VALUES (1)")
             assert kinds(stream.until_mark(writer)) == [Begin, Insert, Commit]
 
-    theirs = authority("their authority").write(tmp_path / "other.crt")
+    theirs = Authority(tmp_path, "their authority").certificate
     for wrong, words in (
         (dsn(server, theirs), "certificate verify failed.*; remedy: .*sslrootcert"),
         (dsn(server, tmp_path / "none.crt"), "none.crt.*does not exist.*; remedy: .*sslrootcert"),

@@ -19,11 +19,11 @@ from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
 from fixtures.catalogs import Trouble, connections_break, find_in_postgres
-from fixtures.spark import Killed, Lake, _Kafka, _Registry, new_lake
+from fixtures.spark import Killed, Lake, new_lake
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import SPARK_ERRORS
-from twofold_spark.sinks import iceberg_sink, write_mode
+from twofold_spark.sinks import iceberg_sink, merge_plan
 
 _SHAPE = {"id": "int8", "v": "int8"}
 
@@ -102,9 +102,7 @@ def troubled(rest_lake: tuple[Lake, list[str]], trouble: dict[int, Trouble]) -> 
 @pytest.fixture
 def troubled_jdbc(
     spark: SparkSession,
-    kafka: _Kafka,
-    registry: _Registry,
-    prefix: str,
+    lake_writer: Writer,
     tmp_path: Path,
     database: str,
     trouble: dict[int, Trouble],
@@ -115,7 +113,7 @@ def troubled_jdbc(
         # Each statement has its text, by which it is found.
         properties["jdbc.prepareThreshold"] = "0"
         choice = CatalogChoice.choose(None, url.replace(f":{port}/", f":{front}/"), properties)
-        lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
+        lake = new_lake(spark, lake_writer, tmp_path, choice)
         yield _Troubled(lake, written, trouble)
 
 
@@ -174,7 +172,7 @@ def test_at_each_commit_of_a_batch_that_changes_the_write_mode(
     troubled: _Troubled, kind: Trouble, every: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables that are not small: most rows of them, then few, and so on."""
-    monkeypatch.setattr(write_mode, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(merge_plan, "_SMALL_ROWS", 0)
 
     def change_rows(many: int, v: int) -> None:
         with troubled.lake.writer.commit() as tx:

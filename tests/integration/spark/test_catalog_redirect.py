@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 from pyspark.sql import SparkSession
 
-from helpers.security.guards import served
+from helpers.security.guards import Handler, served
 from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import SPARK_ERRORS
 
 
-class Requests(BaseHTTPRequestHandler):
+class Requests(Handler):
     """Remembers whole requests, and answers as told."""
 
     seen: list[str]
@@ -32,8 +31,6 @@ class Requests(BaseHTTPRequestHandler):
         self.wfile.write(b"{}")
 
     do_POST = do_GET  # noqa: N815
-
-    def log_message(self, *_: object) -> None: ...
 
 
 def stolen_by_redirect(spark: SparkSession, status: int, secret: dict[str, str]) -> str:

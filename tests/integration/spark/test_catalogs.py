@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.catalogs import RestCatalogServer, find_in_postgres
-from fixtures.spark import Lake, _Kafka, _Registry, new_lake
+from fixtures.spark import Lake, new_lake
 from helpers.spark import process as spark_process
 from helpers.spark.writer import Writer, table
 from twofold_spark.catalog_choice import CatalogChoice
@@ -27,9 +27,7 @@ def _write(lake: Lake, version: int) -> None:
 @pytest.mark.slow
 def test_the_command_line_alone_makes_a_job_use_a_rest_catalog(
     spark: SparkSession,
-    kafka: _Kafka,
-    registry: _Registry,
-    prefix: str,
+    lake_writer: Writer,
     tmp_path: Path,
     rest_catalog: RestCatalogServer,
 ) -> None:
@@ -37,24 +35,20 @@ def test_the_command_line_alone_makes_a_job_use_a_rest_catalog(
     file.write_text(f"warehouse={rest_catalog.folder}\ncredential=me:secret\nscope=catalog\n")
     properties = {"warehouse": str(rest_catalog.folder), "credential": "me:secret"}
     choice = CatalogChoice.choose(None, rest_catalog.url, properties)
-    lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
+    lake = new_lake(spark, lake_writer, tmp_path, choice)
     lake.writer.table(ORDERS)
     _write(lake, 1)
     _write(lake, 2)
     options = ("--catalog-uri", rest_catalog.url, "--catalog-file", str(file), "--trigger", "available-now")
-    with spark_process.running(lake, *options, "--partition-by", "public.orders=line") as process:
-        _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    spark_process.run(lake, *options, "--partition-by", "public.orders=line")
     lake.assert_equal()
     assert spark.sql(f"SELECT DISTINCT partition.line FROM {lake.catalog}.public.orders.files").count() > 1
     assert not (lake.warehouse / "catalog.db").exists()
 
 
-def test_a_catalog_in_postgresql(
-    spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, tmp_path: Path, database: str
-) -> None:
+def test_a_catalog_in_postgresql(spark: SparkSession, lake_writer: Writer, tmp_path: Path, database: str) -> None:
     choice = CatalogChoice.choose(None, *find_in_postgres(database))
-    lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
+    lake = new_lake(spark, lake_writer, tmp_path, choice)
     lake.writer.table(ORDERS)
     for version in (1, 2):
         _write(lake, version)

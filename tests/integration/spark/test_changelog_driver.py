@@ -8,44 +8,37 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import threading
 import time
 from collections import defaultdict
 
 import pytest
 
 from fixtures.spark import Lake
-from helpers.spark.process import running
+from helpers.spark.process import batches, finish, running
 from helpers.spark.writer import Open, Writer, table
+from helpers.worker import Worker
 
 TABLES = ("accounts", "vault")
 Change = tuple[str, int]
 """Its op, and a number that no other change has."""
 
 
-class _Traffic(threading.Thread):
+class _Traffic(Worker):
     """Inserts, updates and deletes in transactions that commit or abort, some of them prepared,
     without a pause until `stop`; and what was committed, by key."""
 
     def __init__(self, writer: Writer) -> None:
-        super().__init__(name="traffic")
+        super().__init__("traffic")
         for name in TABLES:
             writer.table(table(name, {"id": "int8", "n": "int8"}))
         self.committed: dict[tuple[str, int], list[Change]] = defaultdict(list)
         self._writer = writer
         self._number = itertools.count(1)
         self._rng = random.Random(1)
-        self._stopped = threading.Event()
-        self._failure: Exception | None = None
-        self.start()
 
-    def run(self) -> None:
-        try:
-            while not self._stopped.wait(0.05):
-                self._transaction()
-        except Exception as error:  # the test asks for it: a thread's exception is seen by nobody else
-            self._failure = error
+    def work(self) -> None:
+        while not self._stopped.wait(0.05):
+            self._transaction()
 
     def _transaction(self) -> None:
         w, chance = self._writer, self._rng.random()
@@ -83,22 +76,6 @@ class _Traffic(threading.Thread):
         for name, key, change in changes:
             self.committed[name, key].append(change)
 
-    def stop(self) -> None:
-        self._stopped.set()
-        self.join()
-        assert self._failure is None, self._failure
-
-
-def _turns(process: subprocess.Popen[str], many: int) -> None:
-    """Returns when the job has said that it appended so many times."""
-    assert process.stderr is not None
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if line.startswith("changelog: ") and (many := many - 1) == 0:
-            return
-    raise AssertionError("the job ended: " + "".join(seen[-20:]))
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -109,10 +86,10 @@ def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, k
     """After some of the kills the checkpoint is lost, after others no snapshot is left that says
     how far a table was."""
     traffic, rng = _Traffic(lake.writer), random.Random(3)
-    try:
+    with traffic:
         for number in range(1, kills + 1):
             with running(lake, "--batch-rows", "40", command="changelog") as process:
-                _turns(process, rng.randrange(1, 4))
+                batches(process, "changelog", rng.randrange(1, 4))
                 time.sleep(rng.random())  # any instant of a turn will do
                 os.killpg(process.pid, signal.SIGKILL)
             if number % 2:
@@ -120,12 +97,9 @@ def test_kill_9_loses_and_repeats_nothing_and_sigterm_ends_it_well(lake: Lake, k
             if number % 5 == 0:
                 _forget(lake)
         with running(lake, "--trigger", "interval=100ms", command="changelog") as process:
-            _turns(process, 1)
+            batches(process, "changelog", 1)
             os.killpg(process.pid, signal.SIGTERM)  # Java too, as systemd does
-            _, said = process.communicate(timeout=60)
-    finally:
-        traffic.stop()
-    assert process.returncode == 0, said
+            said = finish(process, within_s=60)
     assert "Traceback" not in said
     lake.changelog()
     assert _appended(lake) == traffic.committed

@@ -7,15 +7,10 @@ from confluent_kafka import TopicPartition
 
 from fixtures.spark import Lake, new_lake
 from helpers.spark.writer import Writer, table
-from twofold_spark import session
 from twofold_spark.job import cli
 from twofold_spark.sinks.sink_choice import SinkChoice
 
-
-@pytest.fixture(autouse=True)
-def _session_of_the_lake(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line's is the one that is active, which may be another test's."""
-    monkeypatch.setattr(session, "open_session", lambda *_, **__: lake.spark)
+pytestmark = pytest.mark.usefixtures("session_of_the_tests")
 
 
 def _mirror(lake: Lake, sink: str = "iceberg", *more: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.cuts import CUTS, NO_CUT, NO_LIMIT, CutLimit, GlobalCut
+from twofold_spark.sinks.iceberg_tables import IcebergTables
 from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.sink_choice import SinkChoice
 
@@ -57,6 +59,19 @@ def opened(spark: SparkSession, choice: SinkChoice, catalog: str, *prefixes: str
 def cut(number: int, *members: str, others: tuple[str, ...] = ()) -> GlobalCut:
     part = replace(NO_CUT, sequence=10 * number, offset=20 * number, committed_us=number, stream_id="s")
     return GlobalCut(number, dict.fromkeys(members, part), dict.fromkeys(others, part))
+
+
+def test_a_thread_may_be_the_first_to_use_a_catalog(spark: SparkSession, tmp_path: Path) -> None:
+    """No session is active in a new thread."""
+    name = f"cuts{next(_number)}"
+    own = session.fork_session(spark)
+    for key, value in WAREHOUSE_CATALOG.settings(str(tmp_path), name).items():
+        own.conf.set(key, value)
+    own.sql(f"CREATE TABLE {name}.public.account (id int) USING iceberg TBLPROPERTIES ('twofold.key' = 'id')")
+    other = session.fork_session(own)
+    reader = IcebergTables(other, name)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(reader.read_property, "public.account", "twofold.key").result() == "id"
 
 
 def test_members_may_change_but_not_all_of_them(spark: SparkSession, choice: SinkChoice, catalog: str) -> None:

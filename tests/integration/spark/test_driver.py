@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from fixtures.connector import wait_until
@@ -24,6 +23,7 @@ from fixtures.spark import Lake
 from helpers.spark import process as spark_process
 from helpers.spark.bank import Reader, assert_cuts_right, opened
 from helpers.spark.writer import table
+from helpers.topic_changes import delete_topic
 from twofold.stack.process import choose_port
 from twofold_common.mirror_place import MirrorPlace, parse_place
 from twofold_spark import streaming
@@ -119,8 +119,7 @@ def _finished(lake: Lake) -> None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert f'twofold_job_cut_sequence{{job="mirror"}} {lake.writer.sequence}' in answer.read().decode()
         os.killpg(process.pid, signal.SIGTERM)  # Java too, as systemd does
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        said = spark_process.finish(process, within_s=60)
     assert "Traceback" not in said
     lake.assert_equal()
 
@@ -131,11 +130,8 @@ def test_a_refusal_is_told_in_its_own_words_alone(lake: Lake) -> None:
     with lake.writer.commit() as tx:
         tx.upsert(t, {"id": 1})
     lake.writer.visible()
-    admin, topic = AdminClient({"bootstrap.servers": lake.writer.bootstrap}), lake.writer.topics[t].name
-    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
-    with spark_process.running(lake, "--trigger", "available-now") as process:
-        _, said = process.communicate(timeout=200)
-    assert process.returncode == 5, said
+    delete_topic(lake.writer.bootstrap, lake.writer.topics[t].name)
+    said = spark_process.run(lake, "--trigger", "available-now", within_s=200, status=5)
     assert "\nmirror: " in said
     assert "\n  at stake: " in said
     assert "\tat " not in said
@@ -154,15 +150,12 @@ def test_sigterm_within_a_long_batch_ends_it_between_two_batches_and_the_next_st
     with spark_process.running(lake, "--batch-rows", "1") as process:
         spark_process.cuts(process, 2)
         process.terminate()
-        _, said = process.communicate(timeout=100)
-    assert process.returncode == 0, said
+        said = spark_process.finish(process, within_s=100)
     assert "Traceback" not in said
     assert "Exception" not in said
     applied = lake.cut().cut.sequence
     assert applied < w.sequence, "the end came with the batch's"
-    with spark_process.running(lake, "--trigger", "available-now") as process:
-        _, said = process.communicate(timeout=100)
-    assert process.returncode == 0, said
+    said = spark_process.run(lake, "--trigger", "available-now", within_s=100)
     assert f" of {w.sequence - applied} transactions" in said, said
     assert "py4j" not in said
     lake.assert_equal()
@@ -223,9 +216,7 @@ def test_a_mirror_tells_that_it_runs_though_nothing_happens_and_that_it_ends(lak
     try:
         with lake.writer.commit() as tx:
             tx.upsert(accounts, {"id": 1, "owner": "o"})
-        with spark_process.running(lake, "--trigger", "available-now") as process:
-            _, said = process.communicate(timeout=300)
-        assert process.returncode == 0, said
+        said = spark_process.run(lake, "--trigger", "available-now")
         assert "mirror: 1 change of 1 transaction in 1 table," in said
         assert "py4j" not in said
         assert "\tat " not in said

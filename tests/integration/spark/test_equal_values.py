@@ -4,14 +4,12 @@ keys and in tables without one, in the fold, and from a source to `verify` in th
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, cast
 
-import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -19,29 +17,19 @@ from pyspark.sql import functions as f
 from fixtures.connector import Installation, Maker
 from fixtures.spark import Lake
 from helpers.connector import ledger as connector_ledger
-from helpers.spark.writer import Row, table
+from helpers.spark.verified import verification
+from helpers.spark.writer import Row, encode, table
 from twofold_avro import schemas, wire
 from twofold_avro.shapes import TableShape, TypeShape
-from twofold_spark.mirror.keyed_folding import LastRecords, fold_keyed
-from twofold_spark.mirror.keyless_folding import fold_keyless
+from twofold_spark.mirror.folding import LastRecords, fold_keyed, fold_keyless
 from twofold_spark.row_columns import COPIES, OP, UNCHANGED
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.decoding import merge_key_columns
-from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Subject
-from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.verification import Verification
 
 NAN = float("nan")
 Change = tuple[str, Row | None, Row | None]
 """Op, row before, row after."""
-
-
-def _encode(schema: Any, number: int, value: Any) -> bytes:
-    out = io.BytesIO()
-    out.write(wire.header(number))
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return out.getvalue()
 
 
 def _records(
@@ -61,9 +49,9 @@ def _records(
             "unchanged": [], "special": [],
         }  # fmt: skip
         row = after or before or {}
-        kept = _encode(key, 1, {c.name: row[c.name] for c in shape.key}) if key is not None else None
+        kept = encode(key, 1, {c.name: row[c.name] for c in shape.key}) if key is not None else None
         partition = wire.partition_of(kept, 3) if kept is not None else 0
-        rows.append((partition, offset, kept, _encode(value, 2, envelope)))
+        rows.append((partition, offset, kept, encode(value, 2, envelope)))
     raw = spark.createDataFrame(rows, "partition int, offset long, key binary, value binary")
     keys = Subject("p-key", ((1, cast("Any", key)),)) if key is not None else None
     return raw, keys, Subject("p-value", ((2, cast("Any", value)),))
@@ -197,9 +185,6 @@ def test_from_a_source_to_verify(lake: Lake, connector: Maker, database: str, si
                 lake.mirror()
     for sink in sinks:
         lake.choice = SinkChoice(sink, addresses.get(sink, ""))
-        source = SourceDatabase(lake.spark, build_jdbc_url(here.conninfo))
-        try:
-            results = Verification(source, reader=lake.reader, prefix=lake.prefix, patience=2, report=print).run()
-        finally:
-            source.close()
+        with verification(lake, lake.prefix, here.conninfo, patience=2) as verify:
+            results = verify.run()
         assert {each.table: each.buckets for each in results} == {f"public.{name}": 0 for name in names}, sink

@@ -10,7 +10,6 @@ import shutil
 import signal
 import time
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,14 +18,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Maker, wait_until
-from fixtures.stack import fresh_prefix
-from helpers.spark.group_lake import Coordinator, GroupLake, assert_consecutive, write_lines
+from helpers.spark.group_lake import Coordinator, GroupLake, assert_consecutive, start_members, write_lines
 from helpers.spark.group_process import publishes, running, runs_to_the_end
-from twofold_spark.sinks.delta_tables import DeltaTables, member_folder
+from helpers.spark.verified import verify_members
+from twofold_spark.sinks.delta_tables import DeltaTables
 from twofold_spark.sinks.sink_choice import SinkChoice
-from twofold_spark.sources.postgres_connection import build_jdbc_url
-from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.verification import Verification
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 """The short form is in test_group_sinks.py: the driver dies, in the process of the test."""
@@ -39,11 +35,8 @@ ATTEMPTS: Final = 4
 
 @pytest.fixture
 def group(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
-    names = sorted(fresh_prefix() for _ in range(2))
-    members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
-    for here in members.values():
-        here.start()
-    return GroupLake(spark, tmp_path, members, names[0], choice=SinkChoice("delta", str(tmp_path / "delta")))
+    choice = SinkChoice("delta", str(tmp_path / "delta"))
+    return GroupLake(spark, tmp_path, start_members(connector), choice=choice)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +130,7 @@ def kill_at(place: str, group: GroupLake) -> set[str]:
 def find_places(group: GroupLake) -> set[str]:
     """Where a process ended, by what the tables hold."""
     last = group.last_cut()
-    folders = {
-        prefix: DeltaTables(group.spark, member_folder(group.choice.address, prefix)) for prefix in group.members
-    }
+    folders = {prefix: DeltaTables(group.spark, group.choice.address).of_member(prefix) for prefix in group.members}
     merged = {prefix: [each.read_state(table)[1] for table in TABLES] for prefix, each in folders.items()}
     ahead = [sequence > last.members[prefix].sequence for prefix in group.members for sequence in merged[prefix]]
     found = {"behind a merge": any(ahead), "before the rows": all(ahead), "behind the rows": not any(ahead)}
@@ -148,12 +139,6 @@ def find_places(group: GroupLake) -> set[str]:
 
 def assert_equal(group: GroupLake) -> None:
     """`verify` finds each member's tables equal to its source."""
-    for prefix, here in group.members.items():
-        source = SourceDatabase(group.spark, build_jdbc_url(here.conninfo))
-        with closing(source):
-            verification = Verification(
-                source, reader=group.reader, prefix=prefix, publication=prefix, patience=60, report=print
-            )
-            compared = {each.table: each for each in verification.run()}
+    for _, compared in verify_members(group, patience=60):
         assert min(compared[table].rows for table in TABLES) > 20
         assert not any(each.buckets for each in compared.values())

@@ -37,7 +37,7 @@ def test_a_branch_that_stays_in_doubt_holds_back_only_who_shows_the_other_one(
     names = sorted(fresh_prefix() for _ in range(3))
     east, west, north = banks = [connector(name=name, prepared={"doubt_warning": 5.0}) for name in names]
     regroup(*banks)
-    lake = GroupLake(spark, tmp_path, dict(zip(names, banks, strict=True)), "bank")
+    lake = GroupLake(spark, tmp_path, dict(zip(names, banks, strict=True)))
     halves = {here.prefix: here for here in (east, west)}
     transfer(halves, "one", 10)
     lake.runs_until_it_shows("one")

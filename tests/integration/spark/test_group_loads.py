@@ -18,8 +18,6 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from helpers.connector import ledger
 from helpers.spark.group_lake import GroupLake, find_whole, prepare, regroup, transfer
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold.stack import PostgresServer
 from twofold_spark.errors import Refused
 from twofold_spark.session import member_catalog
@@ -107,10 +105,10 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
     east, south = connector(name=names[0]), connector(name=names[1], conninfo=own_postgres().dsn(), init=False)
     south.sql(ledger.SCHEMA)
     members = {each.prefix: each for each in (east, south)}
-    lake = GroupLake(spark, tmp_path, members, "bank")
+    lake = GroupLake(spark, tmp_path, members)
     of_east, of_south = prepare(members, "hole", 7)
     of_south.tpc_commit()
-    initialise(load(south.file), print)
+    south.initialise()
     regroup(east, south)
     wait_until(lambda: backfilled(south, "transfer"), 60, "the south's first load")
     waits_for_the_hole(lake)
@@ -128,7 +126,7 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
         here.at_end(branch.close)
     branches[0].tpc_commit()
     east.sql(
-        f"ALTER PUBLICATION {load(east.file).publication} ADD TABLE late",
+        f"ALTER PUBLICATION {east.config.publication} ADD TABLE late",
         "INSERT INTO late VALUES ('-', 1, 0)",
         "DELETE FROM late WHERE id = '-'",
     )
@@ -150,7 +148,7 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_after_a_lost_slot_brought(
     east, south = connector(name=names[0]), connector(name=names[1], conninfo=own_postgres().dsn())
     members = {each.prefix: each for each in (east, south)}
     regroup(east, south)
-    former = GroupLake(spark, tmp_path / "former", members, "bank")
+    former = GroupLake(spark, tmp_path / "former", members)
     transfer(members, "one", 10)
     former.runs_until_it_shows("one")
 
@@ -169,7 +167,7 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_after_a_lost_slot_brought(
         former.run()
     assert shown(former) == {"one"}
 
-    lake = GroupLake(spark, tmp_path / "new", members, "bank")
+    lake = GroupLake(spark, tmp_path / "new", members)
     waits_for_the_hole(lake)
     of_east.tpc_commit()
     transfer(members, "two", 20)

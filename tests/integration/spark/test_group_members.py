@@ -9,12 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
-from helpers.spark.group_lake import Coordinator, GroupLake, assert_consecutive, regroup, transfer
+from helpers.spark.group_lake import Coordinator, GroupLake, assert_consecutive, regroup, start_members, transfer
 from twofold_spark.errors import Refused
 from twofold_spark.session import member_catalog
 from twofold_spark.sinks.cuts import GlobalCut
@@ -25,12 +24,7 @@ pytestmark = pytest.mark.timeout(2400)
 
 @pytest.fixture(params=["iceberg", pytest.param("jdbc", marks=pytest.mark.slow)])
 def group(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
-    names = sorted(fresh_prefix() for _ in range(2))
-    name = fresh_prefix()
-    members = {each: connector(name=each, group={"name": name, "members": names}) for each in names}
-    for here in members.values():
-        here.start()
-    lake = GroupLake(spark, tmp_path, members, name)
+    lake = GroupLake(spark, tmp_path, start_members(connector))
     if request.param == "jdbc":
         lake.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
     return lake
@@ -58,7 +52,7 @@ def test_members_come_and_go_while_the_coordinator_goes_on(
     """
     east, west, north = banks
     everybody = {here.prefix: here for here in banks}
-    two = GroupLake(spark, tmp_path, {here.prefix: here for here in (east, west)}, "bank")
+    two = GroupLake(spark, tmp_path, {here.prefix: here for here in (east, west)})
     regroup(east, west)
     north.start()
     coordinator = Coordinator(everybody, pause_s=0.3)
@@ -104,10 +98,7 @@ def recreate_topics(here: Installation) -> None:
     """As a person does who lets a source begin again under the same prefix."""
     here.runs[-1].stop()
     subprocess.run(here.command("reset", "--yes"), check=True, capture_output=True, timeout=60)
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    for deleted in admin.delete_topics(here.reader.topics(here.prefix)).values():
-        deleted.result(30)
-    wait_until(lambda: not here.reader.topics(here.prefix), what="the topics are gone")
+    here.delete_topics()
     again = here.init()
     assert again.returncode == 0, again.stderr
 
@@ -135,5 +126,5 @@ def test_a_member_whose_topics_were_recreated_is_refused(group: GroupLake) -> No
     for here in group.members.values():
         here.runs[-1].stop()
         here.start()
-    other = GroupLake(group.spark, group.folder / "other", group.members, group.name)
+    other = GroupLake(group.spark, group.folder / "other", group.members)
     other.runs_until_it_shows("one", "two")

@@ -9,9 +9,7 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,32 +28,29 @@ from helpers.spark.group_lake import (
     assert_consecutive,
     find_whole,
     read_snapshot,
+    start_members,
     transfer,
     write_lines,
 )
 from helpers.spark.group_process import publishes, running, runs_to_the_end
-from twofold_spark.errors import Refused, SetupError, UsageError
+from helpers.spark.verified import verify_members
+from helpers.worker import Worker
+from twofold_spark.errors import Refused, ServerAway, UsageError
 from twofold_spark.readers.cut_tables import read_cut
 from twofold_spark.sinks.cuts import GlobalCut
-from twofold_spark.sinks.delta_place import DeltaPlace
-from twofold_spark.sinks.delta_tables import DeltaTables, member_folder
+from twofold_spark.sinks.delta_sink import DeltaPlace
+from twofold_spark.sinks.delta_tables import DeltaTables
 from twofold_spark.sinks.jdbc_sink import JdbcSink
 from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
-from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.verification import Verification
 
 pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture
 def banks(connector: Maker) -> dict[str, Installation]:
-    names = sorted(fresh_prefix() for _ in range(2))
-    members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
-    for here in members.values():
-        here.start()
-    return members
+    return start_members(connector)
 
 
 @pytest.fixture(params=["jdbc"])
@@ -64,25 +59,20 @@ def group(
 ) -> GroupLake:
     """In PostgreSQL, if a test names no other sinks."""
     where = str(tmp_path / "delta") if request.param == "delta" else request.getfixturevalue("database")
-    return GroupLake(spark, tmp_path, banks, min(banks), choice=SinkChoice(request.param, where))
+    return GroupLake(spark, tmp_path, banks, choice=SinkChoice(request.param, where))
 
 
-class Auditor(threading.Thread):
+class Auditor(Worker):
     """Reads snapshot after snapshot of a PostgreSQL, by plain SQL, as long as the body runs."""
 
     def __init__(self, conninfo: str) -> None:
-        super().__init__(name="auditor")
+        super().__init__("auditor")
         self._conninfo = conninfo
-        self._stopped = threading.Event()
         self.cuts: list[GlobalCut] = []
-        self.failure: BaseException | None = None
 
-    def run(self) -> None:
-        try:
-            while not self._stopped.wait(0.02):
-                self._look()
-        except BaseException as error:  # the test raises it: a thread's exception is seen by nobody else
-            self.failure = error
+    def work(self) -> None:
+        while not self._stopped.wait(0.02):
+            self._look()
 
     def _look(self) -> None:
         try:
@@ -98,16 +88,6 @@ class Auditor(threading.Thread):
         if last is not None:
             assert cut.number >= last.number
             assert all(part.sequence >= last.members[prefix].sequence for prefix, part in cut.members.items())
-
-    def __enter__(self) -> Auditor:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        self.join(60)
-        if self.failure is not None:
-            raise self.failure
 
 
 @pytest.mark.slow
@@ -154,7 +134,7 @@ def test_in_delta_members_may_be_ahead_of_the_global_cut_that_is_read(
     with monkeypatch.context() as dying:
         dying.setattr(DeltaPlace, "publish", _die)
         wait_until(lambda: _dies(group), 200, "it dies")
-    tables = {prefix: DeltaTables(group.spark, member_folder(group.choice.address, prefix)) for prefix in group.members}
+    tables = {prefix: DeltaTables(group.spark, group.choice.address).of_member(prefix) for prefix in group.members}
     applied = {prefix: each.read_state("public.transfer")[1] for prefix, each in tables.items()}
     assert any(applied[prefix] > last.members[prefix].sequence for prefix in applied), "merged, and no row names it"
     assert (group.last_cut(), group.assert_whole()) == (last, {"one"})
@@ -294,16 +274,9 @@ def test_members_come_and_go_and_strangers_are_refused(group: GroupLake, connect
 
 def _assert_verified(group: GroupLake, *, rows: int) -> None:
     """`verify` compares each member with its source."""
-    for prefix, here in group.members.items():
-        reader = group.reader
-        source = SourceDatabase(group.spark, build_jdbc_url(here.conninfo))
-        with closing(source):
-            verification = Verification(
-                source, reader=reader, prefix=prefix, publication=prefix, patience=5, report=print
-            )
-            assert [(each.rows, each.buckets) for each in verification.run() if each.table == "public.transfer"] == [
-                (rows, 0)
-            ]
+    for _, compared in verify_members(group):
+        transfer = compared["public.transfer"]
+        assert (transfer.rows, transfer.buckets) == (rows, 0)
 
 
 def _killed_while_it_waits(group: GroupLake, lock: str, *arguments: str) -> int:
@@ -338,8 +311,8 @@ def _read(group: GroupLake, question: str) -> list[Any]:
 def _loses_its_connection(group: GroupLake) -> bool:
     try:
         group.run()
-    except SetupError as error:
-        return "the mirror's database rejects a statement" in str(error)
+    except ServerAway:
+        return True
     return False
 
 

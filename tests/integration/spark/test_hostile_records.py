@@ -62,6 +62,6 @@ def test_any_bytes_are_a_row_or_unreadable(lake: Lake) -> None:
     values = [good, *(good[:at] + count for at in range(5, len(good)) for count in ENDLESS)]
     values += [corrupted(good, rng) for _ in range(COUNT)]
     records = frame(lake.spark, values)
-    readable = records.where(decoding.decode_envelope(records["value"], subject)["op"].isNotNull()).count()
+    readable = records.where(decoding.decode_envelope(records["value"], None, subject)["op"].isNotNull()).count()
     assert 0 < readable < COUNT
     assert select_unreadable(records, subject, topic).count() == len(values) - readable

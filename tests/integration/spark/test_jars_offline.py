@@ -50,9 +50,7 @@ def test_a_job_runs_with_the_jars_of_a_folder_alone(lake: Lake, environment: dic
     t = w.table(table("t", {"id": "int8", "v": "text"}))
     with w.commit() as tx:
         tx.upsert(t, {"id": 1, "v": "v"})
-    with spark_process.running(lake, "--trigger", "available-now", environment=environment) as process:
-        _, said = process.communicate(timeout=120)
-    assert process.returncode == 0, said
+    spark_process.run(lake, "--trigger", "available-now", environment=environment, within_s=120)
     lake.assert_equal()
     done = _jars(environment | {"TWOFOLD_MAVEN_URL": "file:///nowhere"})  # all are in the cache now
     found = [Path(jar) for jar in done.stdout.strip().split(os.pathsep)]

@@ -67,8 +67,7 @@ def _watched(lake: Lake, command: str, *arguments: str) -> Iterator[_Page]:
     with spark_process.running(lake, "--metrics", f"127.0.0.1:{port}", *arguments, command=command) as process:
         yield _Page(process, port, command)
         process.terminate()
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        spark_process.finish(process, within_s=60)
 
 
 def test_of_a_mirror_the_figures_are_those_of_its_batches_and_change_with_the_next(lake: Lake) -> None:

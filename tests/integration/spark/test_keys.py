@@ -3,23 +3,13 @@ reload, names that are the mirror's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from fixtures.spark import KEPT_SHORT, Lake
-from helpers.spark.writer import Row, table
+from helpers.spark.writer import table
 from twofold_spark.errors import TableRefused
-
-
-def _reload(kept: Lake, name: str, rows: Iterable[Row]) -> None:
-    """As the connector does it: a truncate, then what there is."""
-    with kept.writer.commit(kind="reload") as tx:
-        tx.truncate(name)
-    with kept.writer.commit(kind="backfill") as tx:
-        for row in rows:
-            tx.upsert(name, row, op="r")
 
 
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
@@ -88,7 +78,7 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
     with pytest.raises(TableRefused, match=r"the key of public\.t is .*\n.*\n.*`twofold backfill start public\.t`"):
         kept.mirror()
     rows = [one, {**one, "region": "b"}, two]
-    _reload(kept, t, rows)
+    w.reload(t, rows)
     kept.mirror(warn=lambda _: None)
     kept.assert_equal()
     assert kept.cut().cut.stopped == ()
@@ -101,7 +91,7 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
 
     w.table(table("t", {"region": "text", "v": "text"}, key=("region",)))
     w.model[t] = {}
-    _reload(kept, t, [{"region": r, "v": r} for r in "ab"])
+    w.reload(t, [{"region": r, "v": r} for r in "ab"])
     kept.mirror(warn=lambda _: None)
     assert {r: row["v"] for r, row in kept.rows(t).items()} == {"a": "a", "b": "b"}
 
@@ -138,7 +128,7 @@ def test_a_table_whose_subject_is_not_in_the_registry_is_stopped_alone(lake: Lak
     assert lake.cut().cut.stopped == ("public.t",)
     assert lake.rows(other) == w.model[other]
     w.table(shape)
-    _reload(lake, t, list(w.model[t].values()))
+    w.reload(t)
     lake.mirror(warn=said.append)
     assert lake.cut().cut.stopped == ()
     lake.assert_equal()

@@ -14,27 +14,22 @@ from psycopg.conninfo import make_conninfo
 
 from fixtures.spark import KEPT_SHORT, Lake
 from fixtures.stack import Postgres, fresh_database
+from helpers.spark.verified import verification
 from helpers.spark.writer import Open, table
 from twofold_avro.records import SkippedRow
 from twofold_common.positions import format_lsn
-from twofold_spark import session
 from twofold_spark.job import cli
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources import registry
 from twofold_spark.sources.kafka_client import Kafka
-from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.verify.last_change import LastChangeFinder
-from twofold_spark.verify.verification import TableComparison, Verification
+from twofold_spark.verify.verification import TableComparison
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6} UTC"
 
 
-@pytest.fixture(autouse=True)
-def _session_of_the_lake(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command line's is the one that is active, which may be another test's."""
-    monkeypatch.setattr(session, "open_session", lambda *_, **__: lake.spark)
+pytestmark = pytest.mark.usefixtures("session_of_the_tests")
 
 
 @pytest.fixture
@@ -45,13 +40,8 @@ def source(lake: Lake, database: str) -> Iterator[psycopg.Connection]:
 
 
 def _verify(lake: Lake, database: str, touches: LastChangeFinder) -> list[TableComparison]:
-    source = SourceDatabase(lake.spark, build_jdbc_url(database))
-    try:
-        return Verification(
-            source, reader=lake.reader, prefix=lake.prefix, patience=2, last_changes=touches, report=print
-        ).run()
-    finally:
-        source.close()
+    with verification(lake, lake.prefix, database, patience=2, last_changes=touches) as verify:
+        return verify.run()
 
 
 def _finder(lake: Lake) -> LastChangeFinder:

@@ -6,17 +6,16 @@ from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from fixtures.connector import wait_until
 from helpers.spark.writer import Writer, table
+from helpers.topic_changes import delete_records, delete_topic
 from twofold_spark.errors import Refused
 from twofold_spark.sources import group_topics, member_topics
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.group_topics import GroupTopics
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
 from twofold_spark.sources.member_topics import UNKNOWN, MemberTopics
 from twofold_spark.sources.registry import Registry
 
@@ -33,10 +32,11 @@ def writer(kafka: Any, registry: Any, prefix: str) -> Writer:
 class Topics(MemberTopics):
     """Of a group of one."""
 
-    def __init__(self, writer: Writer) -> None:
-        kafka = Kafka(writer.bootstrap)
-        super().__init__(kafka, writer.prefix)
-        self.group = GroupTopics(kafka, Registry(writer.registry), {writer.prefix: self})
+    def __init__(self, spark: SparkSession, writer: Writer) -> None:
+        self.kafka = Kafka(writer.bootstrap)
+        admin = KafkaAdmin(spark, self.kafka)
+        super().__init__(admin, writer.prefix)
+        self.group = GroupTopics(admin, Registry(writer.registry), {writer.prefix: self})
 
 
 def commit(writer: Writer, many: int) -> None:
@@ -54,23 +54,14 @@ def read(spark: SparkSession, writer: Writer, topics: Topics) -> int:
 
 def recreate(writer: Writer) -> Writer:
     """Return who writes into the new topic, from number 1 on."""
-    topic, admin = f"{writer.prefix}.commits", AdminClient({"bootstrap.servers": writer.bootstrap})
-    admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, what="the topic is gone")
+    delete_topic(writer.bootstrap, f"{writer.prefix}.commits")
     return Writer(writer.bootstrap, writer.registry, writer.prefix)
-
-
-def remove_records(writer: Writer, below: int) -> None:
-    """As retention does."""
-    admin = AdminClient({"bootstrap.servers": writer.bootstrap})
-    for future in admin.delete_records([TopicPartition(f"{writer.prefix}.commits", 0, below)]).values():
-        future.result(30)
 
 
 @pytest.mark.core
 @pytest.mark.parametrize("many", [0, 2, 3, 5], ids=["none", "fewer", "as many", "more"])
 def test_recreated_topics_are_not_taken_for_the_old_ones(spark: SparkSession, writer: Writer, many: int) -> None:
-    topics = Topics(writer)
+    topics = Topics(spark, writer)
     commit(writer, 3)
     assert read(spark, writer, topics) == 3
     assert read(spark, writer, topics) == 3, "nothing is new"
@@ -83,6 +74,28 @@ def test_recreated_topics_are_not_taken_for_the_old_ones(spark: SparkSession, wr
         read(spark, writer, topics)
 
 
+def test_a_small_read_uses_the_consumers_of_the_one_before(spark: SparkSession, writer: Writer) -> None:
+    """Only what is idle for seconds is closed: between some of these reads nothing is."""
+    topics, uses = Topics(spark, writer), list[int]()
+    for number in range(1, 6):
+        commit(writer, 1)
+        assert read(spark, writer, topics) == number
+        uses += count_uses(spark, topics.kafka)
+    assert max(uses, default=0) > 1
+
+
+def count_uses(spark: SparkSession, kafka: Kafka) -> list[int]:
+    """Return how often each of the consumers was used that Spark keeps for it."""
+    found: Any = spark._jvm.java.lang.Class.forName("org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer$")  # type: ignore[union-attr]
+    of = found.getField("MODULE$").get(None)
+    for name in ("consumerPool", "pool"):
+        field = of.getClass().getDeclaredField(name)
+        field.setAccessible(True)
+        of = field.get(of)
+    consumers = of.listAllObjects()
+    return [each.getBorrowedCount() for key in consumers if kafka._name in key for each in consumers[key]]
+
+
 def test_a_restart_does_not_take_them_for_the_old_ones_either(spark: SparkSession, writer: Writer) -> None:
     commit(writer, 3)
     writer.visible()
@@ -92,7 +105,7 @@ def test_a_restart_does_not_take_them_for_the_old_ones_either(spark: SparkSessio
 
     def restart(sequence: int, offset: int) -> int:
         """Behind a commit record; the member's mirror has applied the third."""
-        topics = Topics(writer)
+        topics = Topics(spark, writer)
         topics.start_from(sequence, offset, third.identity)
         return read(spark, writer, topics)
 
@@ -107,15 +120,15 @@ def test_a_restart_does_not_take_them_for_the_old_ones_either(spark: SparkSessio
 
 
 def test_what_retention_has_removed_is_no_recreated_topic(spark: SparkSession, writer: Writer) -> None:
-    topics = Topics(writer)
+    topics = Topics(spark, writer)
     commit(writer, 3)
     assert read(spark, writer, topics) == 3
     topics.advance_to(3)
-    remove_records(writer, topics.offset + 1)
+    delete_records(writer.bootstrap, f"{writer.prefix}.commits", topics.offset + 1)
     assert read(spark, writer, topics) == 3
     commit(writer, 3)
     writer.visible()
-    remove_records(writer, topics.offset + 3)
+    delete_records(writer.bootstrap, f"{writer.prefix}.commits", topics.offset + 3)
     with pytest.raises(Refused, match=r"commit record 4 of .* is missing: the next one that Kafka has is 5"):
         topics.group.read(spark)
 
@@ -128,7 +141,7 @@ def test_a_few_commit_records_are_held_as_they_are_read_again(
         with writer.commit(kind="reload" if number == 3 else "batch") as tx:
             tx.upsert(name, {"id": number})
     topic = CommitTopic(Kafka(writer.bootstrap), Registry(writer.registry), writer.prefix)
-    topics = Topics(writer)
+    topics = Topics(spark, writer)
     assert read(spark, writer, topics) == 6
     with closing(topic.read_after(spark, UNKNOWN)) as records:
         whole = list(records)
@@ -136,7 +149,7 @@ def test_a_few_commit_records_are_held_as_they_are_read_again(
     topics.advance_to(2)
     assert topics.find_records(4) == whole[2:4]
     monkeypatch.setattr(member_topics, "_HELD_RANGES", 3)
-    few = Topics(writer)
+    few = Topics(spark, writer)
     assert read(spark, writer, few) == 6
     assert (few.find_records(3), few.find_records(4)) == (whole[:3], None)
     few.advance_to(6)
@@ -145,7 +158,7 @@ def test_a_few_commit_records_are_held_as_they_are_read_again(
     assert read(spark, writer, few) == 7
     assert [each.sequence for each in few.find_records(7) or ()] == [7]
     monkeypatch.setattr(group_topics, "_FEW_OFFSETS", 1)
-    many = Topics(writer)
+    many = Topics(spark, writer)
     assert read(spark, writer, many) == 7
     assert many.find_records(1) is None
 
@@ -153,7 +166,7 @@ def test_a_few_commit_records_are_held_as_they_are_read_again(
 def test_a_newer_version_of_a_record_is_asked_for_and_what_has_none_is_refused(
     spark: SparkSession, writer: Writer
 ) -> None:
-    topics = Topics(writer)
+    topics = Topics(spark, writer)
     commit(writer, 1)
     assert read(spark, writer, topics) == 1
     writer.add_to_commits({"name": "more", "type": "int", "default": 0}, b"\0")

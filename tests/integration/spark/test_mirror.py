@@ -8,12 +8,11 @@ from functools import reduce
 from typing import Any, cast
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
 from fixtures.spark import KEPT_SHORT, KEPT_STORED_SLOW, STORED_SLOW, Lake
 from helpers.spark.writer import Open, Writer, table
+from helpers.topic_changes import delete_records
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
@@ -386,22 +385,6 @@ def _both(kept: Lake, *ids: int) -> None:
                 tx.upsert(name, {"id": i, "v": f"v{i}"})
 
 
-def _reload(kept: Lake, name: str) -> None:
-    """As the connector does it: a truncate, then what there is."""
-    with kept.writer.commit(kind="reload") as tx:
-        rows = dict(kept.writer.model[name])
-        tx.truncate(name)
-    with kept.writer.commit(kind="backfill") as tx:
-        for row in rows.values():
-            tx.upsert(name, row, op="r")
-
-
-def _lose(kept: Lake, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kept.writer.bootstrap})
-    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        future.result(30)
-
-
 @pytest.mark.parametrize("batch_rows", [1, pytest.param(1000, marks=pytest.mark.slow)])
 def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, batch_rows: int) -> None:
     """In the same batch and in a later one, without any option: the message names the reload and
@@ -409,10 +392,10 @@ def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, batch_rows: i
     t, other = _things(lake)
     lake.mirror()
     _both(lake, 2, 3)
-    _lose(lake, lake.writer.topics[t].name, 4)
+    delete_records(lake.writer.bootstrap, lake.writer.topics[t].name, 4, partition=0)
     with pytest.raises(Refused, match="twofold backfill start"):
         lake.mirror()
-    _reload(lake, t)
+    lake.writer.reload(t)
     _both(lake, 4)
     lake.mirror(batch_rows=batch_rows, warn=lambda _: None)
     lake.assert_equal()
@@ -426,10 +409,10 @@ def test_a_reload_counts_though_the_process_dies_before_it_says_so(kept: Lake) -
     t, _ = _things(kept)
     kept.mirror()
     _both(kept, 2)
-    _lose(kept, kept.writer.topics[t].name, 3)
+    delete_records(kept.writer.bootstrap, kept.writer.topics[t].name, 3, partition=0)
     kept.mirror(on_table_error="go-on", warn=lambda _: None)
     assert kept.cut().cut.stopped == ("public.t",)
-    _reload(kept, t)
+    kept.writer.reload(t)
     with pytest.raises(_Crash):
         kept.mirror(around=_crashing(1))
     kept.mirror()
@@ -448,7 +431,7 @@ def test_a_mirror_table_that_is_gone_is_in_no_cut_before_it_is_reloaded(kept: La
     assert ["public.t does not exist any more" in line for line in said] == [True]
     assert kept.cut().cut.stopped == ("public.t",)
     assert kept.rows(other) == kept.writer.model[other]
-    _reload(kept, t)
+    kept.writer.reload(t)
     kept.mirror()
     assert kept.cut().cut.stopped == ()
     kept.assert_equal()
@@ -459,15 +442,15 @@ def test_a_mirror_may_begin_late_with_tables_that_are_reloaded(kept: Lake) -> No
     """The connector is older than what its commits topic keeps."""
     t, other = _things(kept)
     _both(kept, 2, 3)
-    _lose(kept, f"{kept.writer.prefix}.commits", 1)
+    delete_records(kept.writer.bootstrap, f"{kept.writer.prefix}.commits", 1, partition=0)
     with pytest.raises(Refused, match=r"commit record 1 is missing.*\n.*\n.*--on-table-error go-on"):
         kept.mirror()
     said: list[str] = []
     kept.mirror(on_table_error="go-on", warn=said.append)
     assert ["every table is stopped" in line for line in said] == [True]
     assert dict(kept.cut()) == {}
-    _reload(kept, t)
-    _reload(kept, other)
+    kept.writer.reload(t)
+    kept.writer.reload(other)
     _both(kept, 4)
     kept.mirror()
     kept.assert_equal()

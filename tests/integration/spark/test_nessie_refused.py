@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from fixtures.catalogs import answers_as_catalog
 from fixtures.object_store import ObjectStore
-from fixtures.spark import _Kafka, _Registry, new_lake
+from fixtures.spark import new_lake
 from helpers.spark.writer import Writer, table
 from twofold.stack.process import LOOPBACK, GuardedProcess, choose_port
 from twofold_common import artifacts, java
@@ -61,9 +61,7 @@ def nessie(object_store: ObjectStore, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("version", [2, 3])
 def test_nothing_is_merged(
     spark: SparkSession,
-    kafka: _Kafka,
-    registry: _Registry,
-    prefix: str,
+    lake_writer: Writer,
     object_store: ObjectStore,
     nessie: str,
     tmp_path: Path,
@@ -72,7 +70,7 @@ def test_nothing_is_merged(
     store = object_store.properties | object_store.credentials
     properties = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO", **store}
     choice = CatalogChoice.choose(None, nessie, {"warehouse": "lake", **properties})
-    lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path / "folder", choice)
+    lake = new_lake(spark, lake_writer, tmp_path / "folder", choice)
     lake.format_version = version
     lake.writer.table(table("accounts", {"id": "int8", "v": "text"}))
     with lake.writer.commit() as tx:

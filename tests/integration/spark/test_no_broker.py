@@ -14,12 +14,10 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from pyspark.sql import SparkSession
 
 from fixtures.stack import Kafka
 from helpers.spark import process as spark_process
 from twofold_common import java
-from twofold_spark import session
 from twofold_spark.job import cli
 from twofold_spark.sources.kafka_client import ANSWER_WITHIN_S
 
@@ -62,15 +60,10 @@ def assert_no_broker_answers(said: str, bootstrap: str) -> None:
     assert len(said.splitlines()) == 1
 
 
+@pytest.mark.usefixtures("session_of_the_tests")
 def test_a_host_without_a_name_and_a_wrong_prefix_are_one_sentence(
-    spark: SparkSession,
-    kafka: Kafka,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(session, "open_session", lambda *_, **__: spark)
-
     def say(bootstrap: str) -> str:
         assert cli.main(["mirror", *options(tmp_path, bootstrap)]) == 3
         return capsys.readouterr().err.strip()
@@ -95,17 +88,22 @@ def test_a_warehouse_that_cannot_be_written_is_one_sentence(tmp_path: Path, kafk
     assert said == f"mirror: cannot write to --warehouse {tmp_path}/file/lake: Not a directory: give a folder of yours"
 
 
+def assert_interrupted(process: subprocess.Popen[str]) -> None:
+    """At once: it does not wait for the broker's answer first."""
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    said = last_words(process)
+    assert time.monotonic() - sent < ANSWER_WITHIN_S
+    assert process.returncode == 130, said
+    assert said == "mirror: interrupted"
+
+
 def test_ctrl_c_ends_the_start_of_spark(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         process = job(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}")
         assert process.stderr is not None
         assert process.stderr.readline()  # Java's first, or its launcher's: Spark is being started
-        process.send_signal(signal.SIGINT)
-        sent = time.monotonic()
-        said = last_words(process)
-    assert time.monotonic() - sent < ANSWER_WITHIN_S
-    assert process.returncode == 130, said
-    assert said == "mirror: interrupted"
+        assert_interrupted(process)
 
 
 def test_ctrl_c_is_heard_while_a_broker_is_waited_for(tmp_path: Path) -> None:
@@ -114,10 +112,4 @@ def test_ctrl_c_is_heard_while_a_broker_is_waited_for(tmp_path: Path) -> None:
         silent.settimeout(300)
         silent.accept()[0].close()  # whether anybody is there
         with silent.accept()[0]:  # by now it waits
-            process.send_signal(signal.SIGINT)
-            sent = time.monotonic()
-            said = last_words(process)
-            took = time.monotonic() - sent
-    assert took < ANSWER_WITHIN_S, "it did not wait for the broker's answer first"
-    assert process.returncode == 130, said
-    assert said == "mirror: interrupted"
+            assert_interrupted(process)

@@ -26,8 +26,6 @@ from pyiceberg.catalog.rest import RestCatalog
 from fixtures.catalogs import RestCatalogServer, one_at_a_time
 from fixtures.connector import Installation, Maker
 from helpers.spark import process as spark_process
-from twofold.config import load
-from twofold.run.initialisation import initialise
 from twofold_common import java
 from twofold_reader import PositionWaiter, Reader
 
@@ -59,7 +57,7 @@ class Client:
         self._here = here
         self._number = number
         self._kafka = {"bootstrap.servers": here.reader.bootstrap}
-        self._registry = load(here.file).registry.url
+        self._registry = here.config.registry.url
         self._catalog = RestCatalog("rest", uri=address)
 
     def work(self, first: int, writes: int) -> list[Own]:
@@ -103,7 +101,7 @@ def mirroring(here: Installation, address: str, folder: Path) -> Iterator[None]:
     file.write_text(f"warehouse={folder}\n")
     line = [
         sys.executable, "-m", "twofold_spark", "mirror", "--bootstrap", here.reader.bootstrap,
-        "--registry", load(here.file).registry.url, "--prefix", here.prefix, "--warehouse", str(folder),
+        "--registry", here.config.registry.url, "--prefix", here.prefix, "--warehouse", str(folder),
         "--java-home", str(java.spark_java_home()), "--catalog-uri", address, "--catalog-file", str(file),
         "--keep-cuts", str(KEEP_CUTS_H),
     ]  # fmt: skip
@@ -143,7 +141,7 @@ def test_each_client_sees_his_own_write(
         "CREATE TABLE counter (id int PRIMARY KEY, version int NOT NULL)",
         f"INSERT INTO counter SELECT i, 0 FROM generate_series(1, {CLIENTS}) i",
     )
-    initialise(load(here.file), print)
+    here.initialise()
     answered: list[float] = []
     owns: list[Own] = []
     added: list[float] = []

@@ -9,7 +9,7 @@ import pytest
 from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import SetupError, TableRefused
-from twofold_spark.job.arguments import check_partitioning
+from twofold_spark.job.running import check_partitioning
 from twofold_spark.sinks.partitioning import Partitioning, gather, parse_partitioning
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.registry import Registry

@@ -1,35 +1,49 @@
 """A real PgDog moves rows between shards, is killed between the two phases, and ends by itself what
 it left: by the table's plain name each row is there once, whenever it is read.
 
-The test needs PgDog 0.1.51 or newer: `TWOFOLD_PGDOG` is the path of its program.
+The tests need PgDog 0.1.51 or newer: `TWOFOLD_PGDOG` is the path of its program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import cycle
 from pathlib import Path
+from typing import Final
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
+from fixtures.catalogs import RestCatalogServer, one_at_a_time
 from fixtures.connector import Installation, Maker, wait_until
-from fixtures.stack import fresh_prefix
+from fixtures.stack import fresh_database, fresh_prefix
 from helpers.connector import ledger
 from helpers.connector.moving_accounts import read_sources
+from helpers.spark import interpreted
 from helpers.spark.group_lake import GroupLake
-from helpers.spark.pgdog import HOME, PROGRAM, PgDog, Teller, fill, move, pay, pay_in_one_statement
+from helpers.spark.group_process import publishes, running
+from helpers.spark.pgdog import HOME, PROGRAM, STAYING, PgDog, Teller, Work, fill, move, pay, pay_in_one_statement
 from helpers.spark.shards import (
     assert_verified,
     assert_whole,
+    make_duckdb,
+    make_pyiceberg,
     read_plainly,
     reading_all_the_time,
     shows_the_sources,
 )
-from twofold.config import load
-from twofold.run.initialisation import initialise
+from readers.catalogs import RestTables
+from readers.rest_session import RestAccess
+from twofold.stack import PostgresServer
+from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.sinks.sharding import Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
 
@@ -42,14 +56,42 @@ DATABASES = 3
 KILLS = 4
 MOVES = "SELECT count(*) FROM ledger WHERE tbl = 'account' AND op = 'd'"
 
+READS: Final = int(os.environ.get("TWOFOLD_TEST_PGDOG_READS", "10000"))
+KILLS_OF_ALL: Final = max(2, READS // 1000)
+MANY: Final = range(1, 101)
+TENTH: Final = MANY[-10:]
+"""The keys that get another shard."""
+PAYING: Final = [each for each in MANY if each not in STAYING]
+_PAID: Final = """
+    SELECT count(*) FROM (
+        SELECT FROM ledger WHERE tbl = 'account' AND op = 'u' GROUP BY xid HAVING {}
+    ) AS transactions
+"""
+PAID_WITHIN: Final = _PAID.format("count(*) = 2")
+"""Payments whose accounts are in one shard."""
+PARTS_OF_ACROSS: Final = _PAID.format(f"count(*) = 1 AND max((key ->> 'id')::int) < {TENTH[0]}")
+"""Of payments whose accounts are in two, those parts that can be no row that moved."""
+
 
 @pytest.fixture
 def members(connector: Maker) -> Mapping[str, Installation]:
-    names = sorted(fresh_prefix() for _ in range(DATABASES))
-    made = {name: connector(name=name, init=False, group={"name": names[0], "members": names}) for name in names}
+    return _start_members(connector, DATABASES)
+
+
+def _start_members(connector: Maker, many: int, *servers: PostgresServer) -> Mapping[str, Installation]:
+    """Start the connectors of databases that these servers have by turns, or the session's."""
+    names = sorted(fresh_prefix() for _ in range(many))
+    group = {"name": names[0], "members": names}
+    databases = dict.fromkeys(names, "")
+    if servers:
+        databases = {
+            name: connector.ending.enter_context(fresh_database(server, f"db_{name}"))
+            for name, server in zip(names, cycle(servers), strict=False)
+        }
+    made = {name: connector(name=name, conninfo=databases[name], init=False, group=group) for name in names}
     for here in made.values():
         here.sql(ledger.SCHEMA, HOME)
-        initialise(load(here.file), print)
+        here.initialise()
     for here in made.values():
         here.start()
     return made
@@ -74,15 +116,12 @@ def test_each_row_is_there_once_while_pgdog_moves_it(
 ) -> None:
     fill(pgdog)
     assert len({prefix for prefix, _, _ in read_sources(members).values()}) == DATABASES
-    lake = GroupLake(spark, tmp_path, members, next(iter(members)), sharding=Sharding.parse("*"))
+    lake = GroupLake(spark, tmp_path, members, sharding=Sharding.parse("*"))
     if sink == "jdbc":
         lake.choice = SinkChoice("jdbc", request.getfixturevalue("database"))
     wait_until(lambda: shows_the_sources(lake), 600, "the table has the rows of all")
     with ExitStack() as ending:
-        for seed, work in enumerate((pay, move, move, pay_in_one_statement)):
-            teller = Teller(pgdog, work, seed)
-            teller.start()
-            ending.callback(teller.stop)
+        _start_tellers(pgdog, (pay, move, move, pay_in_one_statement), ending)
         reads = ending.enter_context(reading_all_the_time(lambda: read_plainly(lake)))
         lake.follow_during(lambda: _kill_again_and_again(pgdog, lake, reads))
     wait_until(lambda: not _list_prepared(lake), 60, "every transaction has its outcome")
@@ -90,6 +129,85 @@ def test_each_row_is_there_once_while_pgdog_moves_it(
     assert_whole(read_plainly(lake))
     assert sum(here.ask(MOVES) for here in members.values()) > 20 * KILLS
     assert_verified(lake)
+
+
+@pytest.mark.timeout(7200)
+def test_no_read_of_ten_thousand_is_torn_while_shards_move_and_all_is_killed(
+    spark: SparkSession,
+    own_postgres: Callable[..., PostgresServer],
+    connector: Maker,
+    rest_catalog: RestCatalogServer,
+    tmp_path: Path,
+) -> None:
+    """Eight databases on two servers, whose mirror is in a REST catalog. PgDog, a connector and the
+    mirror's process are killed in each round. pyiceberg and DuckDB read the table by its name.
+    """
+    members = _start_members(connector, 8, own_postgres(), own_postgres())
+    pgdog, rng = PgDog(tmp_path / "pgdog", [here.conninfo for here in members.values()]), random.Random(3)
+    with ExitStack() as ending:
+        ending.callback(pgdog.stop)
+        pgdog.start()
+        fill(pgdog, MANY)
+        assert len({prefix for prefix, _, _ in read_sources(members).values()}) == len(members)
+        address, _ = ending.enter_context(one_at_a_time(rest_catalog))
+        choice = CatalogChoice.choose(None, address, {"warehouse": str(rest_catalog.folder)})
+        lake = GroupLake(spark, tmp_path, members, sharding=Sharding.parse("*"), catalog_choice=choice)
+        file = tmp_path / "catalog.properties"
+        file.write_text("".join(f"{name}={value}\n" for name, value in choice.properties.items()))
+        place = (
+            *("--warehouse", str(tmp_path / "group"), "--catalog", lake.catalog, "--catalog-uri", address),
+            *("--catalog-file", str(file), "--trigger", "interval=100ms"),
+        )
+        environment = interpreted.make_environment(lake.member_settings)
+        wait_until(lambda: shows_the_sources(lake), 600, "the table has the rows of all")
+        tables = RestTables("rest", RestAccess(address), commits_at_once=True)
+        with ExitStack() as working:
+            reshard = partial(move, accounts=TENTH)
+            transfer = partial(pay, accounts=PAYING)
+            works = transfer, transfer, reshard, reshard, pay_in_one_statement
+            _start_tellers(pgdog, works, working, pause_s=0.25)  # or eight connectors take two cores for themselves
+            programs = make_pyiceberg(tables), make_duckdb(tables, working)
+            counts = working.enter_context(reading_all_the_time(*programs, accounts=MANY))
+            for number in range(KILLS_OF_ALL):
+                with running(lake, *place, environment=environment) as job:
+                    publishes(job, rng.randint(1, 3))
+                    killed = rng.choice(list(members.values()))
+                    killed.runs[-1].kill9()
+                    while not (left := _kill_between_phases(pgdog, lake, counts)):
+                        pgdog.start()
+                    time.sleep(rng.uniform(0, 4))  # any instant of a batch will do
+                    os.killpg(job.pid, signal.SIGKILL)
+                    killed.start()
+                    pgdog.start()
+                    _wait_for_outcomes(lake, left)
+                print(f"kill {number + 1} of {KILLS_OF_ALL}, {counts} reads, {_sum(members, MOVES)} moves", flush=True)
+            with running(lake, *place, environment=environment) as job:
+                while sum(counts) < READS:
+                    before = [*counts]
+                    publishes(job, 3)
+                    assert all(now > then for now, then in zip(counts, before, strict=True)), counts
+        wait_until(lambda: not _list_prepared(lake), 60, "every transaction has its outcome")
+        wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of all")
+        assert_whole(read_plainly(lake), MANY)
+        assert min(counts) >= READS // 10
+        moves, within, parts = (_sum(members, query) for query in (MOVES, PAID_WITHIN, PARTS_OF_ACROSS))
+        print(
+            f"{counts} reads, 0 torn; {moves} moves, payments {within} within, {parts // 2} across shards", flush=True
+        )
+        assert moves >= 10 * len(TENTH)
+        assert min(within, parts // 2) > 20
+        assert_verified(lake)
+
+
+def _sum(members: Mapping[str, Installation], query: str) -> int:
+    return int(sum(here.ask(query) for here in members.values()))
+
+
+def _start_tellers(pgdog: PgDog, works: Sequence[Work], ending: ExitStack, pause_s: float = 0.02) -> None:
+    for seed, work in enumerate(works):
+        teller = Teller(pgdog, work, seed, pause_s)
+        teller.start()
+        ending.callback(teller.stop)
 
 
 def _kill_again_and_again(pgdog: PgDog, lake: GroupLake, reads: list[int]) -> None:
@@ -125,8 +243,12 @@ def _wait_for_outcomes(lake: GroupLake, left: set[str]) -> None:
 
 
 def _list_prepared(lake: GroupLake) -> set[str]:
-    here = next(iter(lake.members.values()))
-    names = [conninfo_to_dict(each.conninfo)["dbname"] for each in lake.members.values()]
-    with psycopg.connect(here.conninfo) as connection:
-        rows = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = ANY(%s)", (names,))
-        return {gid for (gid,) in rows}
+    """Ask each server once."""
+    databases = {each.conninfo: conninfo_to_dict(each.conninfo) for each in lake.members.values()}
+    names = [parts["dbname"] for parts in databases.values()]
+    found = set[str]()
+    for conninfo in {parts["port"]: conninfo for conninfo, parts in databases.items()}.values():
+        with psycopg.connect(conninfo) as connection:
+            rows = connection.execute("SELECT gid FROM pg_prepared_xacts WHERE database = ANY(%s)", (names,))
+            found |= {gid for (gid,) in rows}
+    return found

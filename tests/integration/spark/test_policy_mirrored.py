@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import re
 import urllib.error
 import urllib.request
@@ -19,15 +18,11 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake, new_lake
 from helpers.connector.canary import TEXT, sings
 from helpers.connector.canary_work import CHANGES, RULES, TABLES, CanaryWork, rules
+from helpers.reading import ask_registry
 from helpers.spark import process as spark_process
-from twofold.config import load
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
+from helpers.spark.verified import verification
 from twofold.stack.process import choose_port
-from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.verification import Verification
 
 pytestmark = pytest.mark.timeout(900)
 KEY = b"k" * 40
@@ -43,9 +38,9 @@ def carried(lake: Lake, connector: Maker, tmp_path: Path) -> Installation:
     lake.prefix = here.prefix
     work = CanaryWork(here, seed=3)
     work.some(20)
-    initialise(load(here.file), print)
+    here.initialise()
     with here.carrying():
-        wait_until(lambda: here.records("commits") and not read_status(load(here.file)).backfilling, 120)
+        wait_until(lambda: here.records("commits") and not here.status().backfilling, 120)
         for change in CHANGES:
             work.some(15)
             here.sql(change)
@@ -91,15 +86,9 @@ def assert_none_in_a_mirror(lake: Lake, carried: Installation) -> None:
     assert len(found) >= 4
     assert not [name for name, values in found.items() if any(map(sings, values))]
     said: list[str] = []
-    source = SourceDatabase(lake.spark, build_jdbc_url(carried.conninfo))
     read_policy = Registry(lake.writer.registry).read_policy
-    try:
-        verify = Verification(
-            source, reader=lake.reader, prefix=lake.prefix, read_policy=read_policy, report=said.append
-        )
+    with verification(lake, lake.prefix, carried.conninfo, said.append, read_policy=read_policy) as verify:
         assert [(each.table, each.buckets) for each in verify.run()] == [("public.letter", 0), ("public.person", 0)]
-    finally:
-        source.close()
     assert any("public.person: under a data policy, NOT compared: doc (drop), email (hash)" in line for line in said)
 
 
@@ -123,12 +112,11 @@ def assert_none_in_a_quarantine(lake: Lake, carried: Installation) -> None:
 
 def forget_earlier_schemas(lake: Lake, topic: str) -> None:
     """Delete all versions of a topic's envelope but the last."""
-    versions = f"{lake.writer.registry}/subjects/{topic}-value/versions"
-    with urllib.request.urlopen(versions, timeout=20) as answer:
-        numbers = json.load(answer)
+    versions = f"subjects/{topic}-value/versions"
+    numbers = ask_registry(lake.writer.registry, versions)
     assert len(numbers) > 1
     for number in numbers[:-1]:
-        urllib.request.urlopen(urllib.request.Request(f"{versions}/{number}", method="DELETE"), timeout=20).close()
+        ask_registry(lake.writer.registry, f"{versions}/{number}", "DELETE")
 
 
 def logging_events(lake: Lake) -> dict[str, str]:
@@ -144,10 +132,8 @@ def logging_events(lake: Lake) -> dict[str, str]:
 def job(lake: Lake, command: str, *arguments: str, status: int) -> str:
     """What a job says that ends by itself."""
     line = ("--trigger", "available-now", *arguments)
-    with spark_process.running(lake, *line, command=command, environment=logging_events(lake)) as process:
-        _, said = process.communicate(timeout=180)
-    assert process.returncode == status, said
-    return str(said)
+    environment = logging_events(lake)
+    return spark_process.run(lake, *line, command=command, environment=environment, within_s=180, status=status)
 
 
 def watched_mirror(lake: Lake) -> tuple[str, str]:
@@ -166,6 +152,5 @@ def watched_mirror(lake: Lake) -> tuple[str, str]:
         wait_until(lambda: re.search(r"twofold_job_batches_total\S* [1-9]", page()), 180, "a batch is applied")
         metrics = page()
         process.terminate()
-        _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        said = spark_process.finish(process, within_s=60)
     return said, metrics

@@ -7,13 +7,17 @@ import re
 import threading
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from fixtures.spark import Killed, Lake
+from fixtures.catalogs import RestCatalogServer, one_at_a_time
+from fixtures.spark import Killed, Lake, _Kafka, _Registry, new_lake
 from helpers.spark.bank import opened
-from helpers.spark.writer import table
+from helpers.spark.writer import Writer, table
+from twofold_spark.catalog_choice import CatalogChoice
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.mirror import batching
 from twofold_spark.sinks import iceberg_branches
@@ -241,6 +245,27 @@ def test_a_rest_catalog_moves_all_tables_in_one_commit(rest_lake: tuple[Lake, li
     lake.mirror(maintain_every=1, keep_cuts=dt.timedelta(0))
     lake.assert_equal()
     assert lake.cut().cut.sequence == 3
+
+
+def test_a_rest_catalog_without_that_commit_moves_one_table_after_the_other(
+    spark: SparkSession,
+    kafka: _Kafka,
+    registry: _Registry,
+    prefix: str,
+    tmp_path: Path,
+    rest_catalog: RestCatalogServer,
+) -> None:
+    """It lists no endpoints, so that only its answer says what it lacks: a job asks once."""
+    with one_at_a_time(rest_catalog, several_tables=False, lists_endpoints=False) as (address, written):
+        choice = CatalogChoice.choose(None, address, {"warehouse": str(rest_catalog.folder)})
+        lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), tmp_path, choice)
+        _two_tables(lake)
+        _commit(lake, 2)
+        lake.mirror(batch_rows=1)
+        lake.assert_equal()
+        cuts = lake.spark.table(f"{lake.catalog}.twofold.cuts").collect()
+        assert sorted(cut["sequence"] for cut in cuts) == [1, 2]
+        assert written.count(_TRANSACTION) == 1
 
 
 @pytest.mark.slow

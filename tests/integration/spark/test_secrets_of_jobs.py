@@ -98,9 +98,7 @@ def watch(lake: Lake, folder: Path, port: int | None = None) -> Seen:
 
 def end(process: subprocess.Popen[str]) -> str:
     process.terminate()
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
-    return str(said)
+    return spark_process.finish(process, within_s=60)
 
 
 def of_the_group(group: int, name: str) -> list[str]:

@@ -15,17 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType
 
 from fixtures.connector import Installation, Maker
-from fixtures.stack import fresh_prefix
 from helpers.connector.moving_accounts import MARK
 from helpers.spark import interpreted, process
-from helpers.spark.group_lake import GroupLake
+from helpers.spark.group_lake import GroupLake, start_members
 from helpers.spark.group_process import running
+from helpers.topic_changes import delete_records
 from helpers.worker import Worker
 from twofold_spark.errors import TableRefused
 from twofold_spark.session import member_catalog
@@ -39,12 +37,8 @@ Change = tuple[str, int, str | None]
 
 @pytest.fixture
 def lake(spark: SparkSession, connector: Maker, tmp_path: Path) -> GroupLake:
-    names = sorted(fresh_prefix() for _ in range(2))
-    group = {"name": names[0], "members": names}
-    members = {name: connector(name=name, group=group, source={"backfill": False}) for name in names}
-    for here in members.values():
-        here.start()
-    return GroupLake(spark, tmp_path, members, names[0], sharding=SHARDING)
+    members = start_members(connector, source={"backfill": False})
+    return GroupLake(spark, tmp_path, members, sharding=SHARDING)
 
 
 class Moves(Worker):
@@ -164,14 +158,14 @@ def test_a_member_joins_with_the_records_that_kafka_has(lake: GroupLake) -> None
             here.sql(f"INSERT INTO account VALUES ({number}, {number}, 'a note')")
             catch_up(lake)
             if number == 1 and here == west:
-                lose_records(west)
+                delete_records(west.reader.bootstrap, west.table("account"))
             else:
                 append_and_die(lake)
     wanted = {(east.prefix, number): [("c", number, None)] for number in range(1, 6)}
     assert read_changes(lake) == wanted | {(west.prefix, number): [("c", number, None)] for number in range(2, 6)}
     west.sql("INSERT INTO account VALUES (6, 6, 'a note')")
     catch_up(lake)
-    lose_records(west)
+    delete_records(west.reader.bootstrap, west.table("account"))
     for _ in range(2):
         with pytest.raises(
             TableRefused, match=rf"Kafka has {west.prefix}\.public\.account-. from offset .*\n.*retention"
@@ -185,15 +179,6 @@ def append_and_die(lake: GroupLake) -> None:
     while job.run_turn():
         pass
     job.close()
-
-
-def lose_records(here: Installation) -> None:
-    """Lose all records of the shared table's topic, as by retention."""
-    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
-    topic = here.table("account")
-    places = [TopicPartition(topic, n, -1) for n in admin.list_topics(topic).topics[topic].partitions]
-    for future in admin.delete_records(places).values():
-        future.result(30)
 
 
 def test_shards_with_other_columns_unite_or_are_refused(lake: GroupLake) -> None:

@@ -13,10 +13,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from fixtures.connector import Maker, wait_until
-from fixtures.stack import fresh_prefix
 from helpers.connector import moving_accounts
 from helpers.connector.moving_accounts import ACCOUNTS, MARK, Mover, read_sources
-from helpers.spark.group_lake import GroupLake
+from helpers.spark.group_lake import GroupLake, start_members
 from helpers.spark.shards import (
     assert_verified,
     assert_whole,
@@ -28,9 +27,9 @@ from helpers.spark.shards import (
 from twofold_spark.errors import Refused, SetupError
 from twofold_spark.mirror.shard_folding import ShardFolder
 from twofold_spark.readers.cut_tables import Tables
-from twofold_spark.sinks.delta_place import DeltaPlace
+from twofold_spark.sinks.delta_sink import DeltaPlace
 from twofold_spark.sinks.iceberg_place import IcebergPlace
-from twofold_spark.sinks.jdbc_place import JdbcPlace
+from twofold_spark.sinks.jdbc_sink import JdbcPlace
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
 
@@ -41,13 +40,9 @@ DELTA = pytest.param("delta", marks=pytest.mark.slow)
 
 @pytest.fixture(params=["iceberg", "jdbc", DELTA])
 def lake(spark: SparkSession, connector: Maker, tmp_path: Path, request: pytest.FixtureRequest) -> GroupLake:
-    names = sorted(fresh_prefix() for _ in range(2))
-    members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
-    moving_accounts.fill(members)
-    for here in members.values():
-        here.start()
+    members = start_members(connector, prepare=moving_accounts.fill)
     sharding = Sharding.parse("public.account, public.jour*")
-    made = GroupLake(spark, tmp_path, members, names[0], sharding=sharding)
+    made = GroupLake(spark, tmp_path, members, sharding=sharding)
     if request.param != "iceberg":
         where = request.getfixturevalue("database") if request.param == "jdbc" else str(tmp_path / "delta")
         made.choice = SinkChoice(request.param, where)

@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Maker, wait_until
-from fixtures.stack import fresh_prefix
 from helpers.connector import moving_accounts
 from helpers.connector.moving_accounts import Mover
 from helpers.spark import interpreted
-from helpers.spark.duckdb_client import DuckdbProcess
-from helpers.spark.group_lake import GroupLake
+from helpers.spark.group_lake import GroupLake, start_members
 from helpers.spark.group_process import publishes, running
-from helpers.spark.shards import assert_verified, read_plainly, reading_all_the_time, shows_the_sources
+from helpers.spark.shards import (
+    Program,
+    assert_verified,
+    make_duckdb,
+    read_plainly,
+    reading_all_the_time,
+    shows_the_sources,
+)
 from readers.catalogs import SqlTables
 from twofold_spark.sinks.sharding import Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
@@ -42,12 +46,8 @@ _BATCH_S = 4.0
 def test_each_row_is_there_once_whatever_is_killed(
     spark: SparkSession, connector: Maker, tmp_path: Path, sink: str, databases: int, kills: int, reads: int
 ) -> None:
-    names = sorted(fresh_prefix() for _ in range(databases))
-    members = {name: connector(name=name, group={"name": names[0], "members": names}) for name in names}
-    moving_accounts.fill(members)
-    for here in members.values():
-        here.start()
-    lake = GroupLake(spark, tmp_path, members, names[0], sharding=Sharding.parse("*"))
+    members = start_members(connector, many=databases, prepare=moving_accounts.fill)
+    lake = GroupLake(spark, tmp_path, members, sharding=Sharding.parse("*"))
     if sink == "delta":
         lake.choice = SinkChoice("delta", str(tmp_path / "delta"))
     wait_until(lambda: shows_the_sources(lake), 600, "the table has the rows of all")
@@ -56,7 +56,7 @@ def test_each_row_is_there_once_whatever_is_killed(
     with ExitStack() as ending:
         mover.start()
         ending.callback(mover.stop)
-        other = _make_duckdb(lake, ending) if sink == "iceberg" else lambda: _read_last_cut(lake)
+        other = _open_duckdb(lake, ending) if sink == "iceberg" else lambda: _read_last_cut(lake)
         counts = ending.enter_context(reading_all_the_time(lambda: read_plainly(lake), other))
         for number in range(kills):
             with running(lake, *place, "--trigger", "interval=100ms", environment=interpreted.ENVIRONMENT) as job:
@@ -80,16 +80,8 @@ def _read_last_cut(lake: GroupLake) -> list[dict[str, Any]]:
     return [row.asDict() for row in lake.read()["public.account"].collect()]
 
 
-def _make_duckdb(lake: GroupLake, ending: ExitStack) -> Callable[[], list[dict[str, Any]]]:
+def _open_duckdb(lake: GroupLake, ending: ExitStack) -> Program:
     """Make a program that reads the table by the file that the catalog names."""
     tables = SqlTables("sqlite", f"sqlite:///{lake.folder}/group/catalog.db", lake.catalog)
     ending.callback(tables.close)
-    process = DuckdbProcess()
-    ending.callback(process.close)
-    columns = ("id", "version", "note", "_member")
-
-    def read() -> list[dict[str, Any]]:
-        rows = process.ask(f"SELECT {', '.join(columns)} FROM {tables.duckdb_name('account')}")
-        return [dict(zip(columns, row, strict=True)) for row in rows]
-
-    return read
+    return make_duckdb(tables, ending)

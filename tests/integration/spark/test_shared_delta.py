@@ -19,11 +19,11 @@ from pyspark.sql.types import StructType
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.row_columns import MEMBER, OP, UNCHANGED
 from twofold_spark.sinks.cuts import NO_CUT, Cut
+from twofold_spark.sinks.delta_sink import SharedDeltaSink
 from twofold_spark.sinks.delta_tables import DeltaReader, DeltaTables
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.sharding import SHARED
-from twofold_spark.sinks.shared_delta_sink import SharedDeltaSink
 
 TABLE = MirrorTable("*.public.t", "public", "t", ("id", MEMBER))
 NAME = str(TABLE)
@@ -44,7 +44,7 @@ class Group:
         self.folder = folder
         self.number = 0
         self.versions: dict[str, str] = {}
-        self.table = DeltaTables(spark, str(folder)).table_path(NAME)
+        self.table = DeltaTables(spark, str(folder)).name(NAME)
 
     @property
     def next_number(self) -> int:
@@ -55,7 +55,9 @@ class Group:
 
     def start(self) -> SharedDeltaSink:
         """Start a job; it reads the table for its next batch."""
-        sink = SharedDeltaSink(self.spark.newSession(), str(self.folder), cast("Place", self), members=("east",))
+        sink = SharedDeltaSink(
+            DeltaTables(self.spark.newSession(), str(self.folder)), cast("Place", self), members=("east",)
+        )
         sink.read_applied(TABLE)
         return sink
 

@@ -84,7 +84,7 @@ def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its keys are written into the statement, where Spark looks for variables."""
-    monkeypatch.setattr("twofold_spark.sinks.iceberg_filter.SMALL_TABLE_ROWS", 0)
+    monkeypatch.setattr("twofold_spark.sinks.merge_plan.SMALL_TABLE_ROWS", 0)
     w = lake.writer
     pages = w.table(PAGES)
     paths = ["/users/${id}/edit", "${env:HOME}", "a'b\\c", "\\u0024{id}", '"', "%s", "$", ""]
@@ -103,8 +103,8 @@ def test_a_key_is_found_in_a_large_table_whatever_its_text_means_to_spark(
 
 @pytest.mark.slow
 def test_many_keys_find_their_rows_in_a_large_table_by_a_filter(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("twofold_spark.sinks.iceberg_filter.SMALL_TABLE_ROWS", 100)
-    monkeypatch.setattr("twofold_spark.sinks.iceberg_filter._LISTED_KEYS", 10)
+    monkeypatch.setattr("twofold_spark.sinks.merge_plan.SMALL_TABLE_ROWS", 100)
+    monkeypatch.setattr("twofold_spark.sinks.merge_plan._LISTED_KEYS", 10)
     lake.write_mode = "merge-on-read"
     w = lake.writer
     docs, cells = w.table(DOCS), w.table(CELLS)

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from fixtures.connector import Maker
 from fixtures.object_store import ObjectStore, opened_stored_lake
-from fixtures.spark import Lake, _Kafka, _Registry
+from fixtures.spark import Lake
 from helpers.spark import class_archive, interpreted
 from helpers.spark import process as spark_process
 from helpers.spark.plain_tables import IcebergTables, TotalsThread, assert_equal_to_source, open_tables
@@ -31,6 +31,7 @@ from helpers.spark.source_bank import make_change, opened_bank
 from helpers.spark.writer import Writer
 from readers.catalogs import RestTables
 from readers.programs import READERS, make_reader
+from readers.rest_session import RestAccess
 from readers.trial import try_transfers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
@@ -53,19 +54,13 @@ def _kill(lake: Lake, rng: random.Random, command: str, *options: str) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _run_to_the_end(lake: Lake, command: str) -> None:
-    with spark_process.running(lake, "--trigger", "available-now", command=command) as process:
-        _, end = process.communicate(timeout=900)
-    assert process.returncode == 0, end
-
-
 @pytest.mark.parametrize("kept", ["delta", "jdbc"], indirect=True)
 def test_a_killed_mirror_equals_its_source(kept: Lake, connector: Maker) -> None:
     """After every fourth kill the checkpoint is lost as well."""
     rng = random.Random(random.getrandbits(32))
     with ExitStack() as ending:
         bank = ending.enter_context(opened_bank(kept, connector, rng))
-        _run_to_the_end(kept, "mirror")
+        spark_process.run(kept, "--trigger", "available-now", within_s=900)
         totals = TotalsThread(open_tables(kept).read_total, pause_s=0.5)
         ending.callback(totals.stop)
         for kill in range(KILLS):
@@ -75,7 +70,7 @@ def test_a_killed_mirror_equals_its_source(kept: Lake, connector: Maker) -> None
             print(f"kill {kill + 1}: {bank.outcomes.total()} transactions, {totals.totals.total()} reads", flush=True)
         bank.stop()
         bank.last_sequence()
-        _run_to_the_end(kept, "mirror")
+        spark_process.run(kept, "--trigger", "available-now", within_s=900)
         assert_equal_to_source(open_tables(kept), bank)
     print(f"{kept.choice.name}: {KILLS} kills, {dict(bank.outcomes)}, {totals.totals.total()} reads, 0 torn")
 
@@ -91,7 +86,7 @@ def test_a_killed_changelog_has_every_change_once(lake: Lake, connector: Maker) 
             print(f"kill {kill + 1}: {bank.outcomes.total()} transactions", flush=True)
         bank.stop()
         bank.last_sequence()
-        _run_to_the_end(lake, "changelog")
+        spark_process.run(lake, "--trigger", "available-now", command="changelog", within_s=900)
         found, wanted = _read_changelog(lake), bank.read_changes()
     assert found == wanted, (found - wanted, wanted - found)
     print(f"changelog: {KILLS} kills, {dict(bank.outcomes)}, {found.total()} changes, each once")
@@ -111,9 +106,7 @@ def _read_changelog(lake: Lake) -> Counter[tuple[Any, ...]]:
 
 def test_a_killed_mirror_in_a_rest_catalog_and_s3_equals_its_source_and_no_reader_sees_two_cuts(
     spark: SparkSession,
-    kafka: _Kafka,
-    registry: _Registry,
-    prefix: str,
+    lake_writer: Writer,
     tmp_path: Path,
     connector: Maker,
     object_store: ObjectStore,
@@ -124,9 +117,9 @@ def test_a_killed_mirror_in_a_rest_catalog_and_s3_equals_its_source_and_no_reade
     class_archive.make(s3=True)
     rng = random.Random(random.getrandbits(32))
     with ExitStack() as ending:
-        writer = Writer(kafka.bootstrap, registry.url, prefix)
-        lake = ending.enter_context(opened_stored_lake(spark, writer, tmp_path, object_store, at_once=True))
-        tables = RestTables(lake.catalog_choice.uri, commits_at_once=True, store=object_store)
+        lake = ending.enter_context(opened_stored_lake(spark, lake_writer, tmp_path, object_store, at_once=True))
+        access = RestAccess(lake.catalog_choice.uri)
+        tables = RestTables("rest", access, commits_at_once=True, store=object_store)
         bank = ending.enter_context(opened_bank(lake, connector, rng))
         readers = [make_reader(name, lake, tables, ending) for name in READERS]
         outcome = try_transfers(lake, tables, readers, bank, options=(), reads=READS, kills=KILLS, rng=rng, rests=1.0)

@@ -22,15 +22,11 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake
 from helpers.connector.backfill_traffic import TABLES, fill, traffic
 from helpers.source.streaming import streamed
-from twofold.config import load
-from twofold.inspect.status_report import read_status
-from twofold.run.initialisation import initialise
+from helpers.spark.verified import verification
 from twofold_spark.sinks.sink_choice import SinkChoice
-from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.source_database import SourceDatabase
 from twofold_spark.verify.last_change import LastChangeFinder
-from twofold_spark.verify.verification import TableComparison, Verification
+from twofold_spark.verify.verification import TableComparison
 
 pytestmark = pytest.mark.timeout(900)
 NAMES = ("public.account", "public.item", "public.line")
@@ -70,11 +66,11 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
     here.sql(*fill(items))
     with ExitStack() as carried:
         with traffic(here, per_second=per_second, items=items):
-            initialise(load(here.file), print)
+            here.initialise()
             carried.enter_context(here.carrying())
             wait_until(lambda: here.records("commits"), 60, "the first commit record")
             _mirror(lake, choices)  # while the tables are loaded and changed
-        wait_until(lambda: not read_status(load(here.file)).backfilling, 120, "all tables are ready")
+        wait_until(lambda: not here.status().backfilling, 120, "all tables are ready")
         here.sql(
             "ALTER TABLE item ADD COLUMN extra text",
             "ALTER TABLE item ALTER COLUMN version TYPE bigint",
@@ -87,7 +83,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
             subprocess.run(here.command("backfill", "start", "public.item"), check=True, capture_output=True)
             wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 60, "it starts over")
             _mirror(lake, choices[:1])
-        wait_until(lambda: not read_status(load(here.file)).backfilling, 120, "the reload is over")
+        wait_until(lambda: not here.status().backfilling, 120, "the reload is over")
         here.caught_up(120)
         _mirror(lake, choices)
         for choice in choices:
@@ -142,20 +138,9 @@ def _verified(lake: Lake, here: Installation) -> list[TableComparison]:
     results: list[TableComparison] = []
 
     def compare() -> None:
-        source = SourceDatabase(lake.spark, build_jdbc_url(here.conninfo))
-        try:
-            touches = LastChangeFinder(lake.spark, lake.kafka, Registry(lake.writer.registry))
-            verify = Verification(
-                source,
-                reader=lake.reader,
-                prefix=lake.prefix,
-                patience=120,
-                last_changes=touches,
-                report=print,
-            )
+        touches = LastChangeFinder(lake.spark, lake.kafka, Registry(lake.writer.registry))
+        with verification(lake, lake.prefix, here.conninfo, patience=120, last_changes=touches) as verify:
             results.extend(verify.run())
-        finally:
-            source.close()
 
     comparing = threading.Thread(target=compare, name="verify")
     comparing.start()

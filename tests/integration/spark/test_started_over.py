@@ -14,8 +14,6 @@ from pyspark.sql import SparkSession
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.spark import Lake, new_lake
 from helpers.connector.ledger import SCHEMA
-from twofold.config import load
-from twofold.inspect.status_report import read_status
 from twofold_spark.errors import Refused
 
 _COLUMNS = ("id", "version", "note")
@@ -52,7 +50,7 @@ def _begin_stream(here: Installation, lake: Lake, note: str, *transactions: tupl
         for ids in transactions:
             here.sql(f"INSERT INTO account SELECT id, 0, '{note}' FROM unnest(ARRAY{list(ids)}) id")
         here.caught_up()
-        wait_until(lambda: not read_status(load(here.file)).backfilling, 120, "the rows that were there are loaded")
+        wait_until(lambda: not here.status().backfilling, 120, "the rows that were there are loaded")
         here.caught_up()
         lake.mirror()
     with psycopg.connect(here.conninfo) as connection:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from fixtures.catalogs import RestCatalogServer
-from fixtures.spark import _Kafka, _Registry, new_lake
+from fixtures.spark import new_lake
 from helpers.spark.duckdb_client import DuckdbProcess
 from helpers.spark.every_type import mirror_twice
 from helpers.spark.writer import Writer
@@ -62,16 +62,14 @@ def duckdb() -> Iterator[DuckdbProcess]:
 @pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_every_program_reads_all_types_older_versions_and_the_branch(
     spark: SparkSession,
-    kafka: _Kafka,
-    registry: _Registry,
-    prefix: str,
+    lake_writer: Writer,
     rest_catalog: RestCatalogServer,
     duckdb: DuckdbProcess,
     version: int,
 ) -> None:
     """As docs/use/spark.md says."""
     choice = CatalogChoice.choose(None, rest_catalog.url, {"warehouse": str(rest_catalog.folder)})
-    lake = new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), rest_catalog.folder, choice)
+    lake = new_lake(spark, lake_writer, rest_catalog.folder, choice)
     lake.format_version, lake.write_mode = version, "merge-on-read"
     mirror_twice(lake)
     assert dict(lake.table("every").dtypes) == _IN_SPARK
@@ -131,15 +129,12 @@ def _delete_files(loaded: Table) -> list[str]:
 @pytest.mark.timeout(900)
 def test_no_reader_of_plain_names_sees_two_cuts_of_a_catalog_that_commits_several_tables_at_once(
     spark: SparkSession,
-    kafka: _Kafka,
-    registry: _Registry,
-    prefix: str,
+    lake_writer: Writer,
     rest_catalog: RestCatalogServer,
 ) -> None:
     """`make readers` is the long form."""
-    writer = Writer(kafka.bootstrap, registry.url, prefix)
     with ExitStack() as ending:
-        lake, tables, options = ending.enter_context(rest_place(spark, writer, rest_catalog, at_once=True))
+        lake, tables, options = ending.enter_context(rest_place(spark, lake_writer, rest_catalog, at_once=True))
         readers = [make_reader(name, lake, tables, ending) for name in READERS]
         outcome = try_catalog(lake, tables, readers, options=options, reads=30, kills=1)
     assert outcome.reads >= 30

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.catalogs import RestCatalogServer
-from fixtures.spark import Lake, _Kafka, _Registry, new_lake
+from fixtures.spark import Lake, new_lake
 from helpers.spark.every_type import mirror_twice
 from helpers.spark.trino_server import TrinoServer, rest_catalog
 from helpers.spark.writer import Writer
@@ -41,9 +41,9 @@ _NAME = "lake.public.every"
 
 
 @pytest.fixture
-def lake(spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, rest_catalog: RestCatalogServer) -> Lake:
+def lake(spark: SparkSession, lake_writer: Writer, rest_catalog: RestCatalogServer) -> Lake:
     choice = CatalogChoice.choose(None, rest_catalog.url, {"warehouse": str(rest_catalog.folder)})
-    return new_lake(spark, Writer(kafka.bootstrap, registry.url, prefix), rest_catalog.folder, choice)
+    return new_lake(spark, lake_writer, rest_catalog.folder, choice)
 
 
 @contextmanager
@@ -100,12 +100,11 @@ def test_it_says_of_format_3_that_it_cannot_read_deletion_vectors(
 
 
 def test_it_never_sees_two_cuts_of_a_catalog_that_commits_several_tables_at_once(
-    spark: SparkSession, kafka: _Kafka, registry: _Registry, prefix: str, rest_catalog: RestCatalogServer
+    spark: SparkSession, lake_writer: Writer, rest_catalog: RestCatalogServer
 ) -> None:
     """`make readers ARGS='--readers trino --catalogs rest --format-version 2'` is longer."""
-    writer = Writer(kafka.bootstrap, registry.url, prefix)
     with ExitStack() as ending:
-        lake, tables, options = ending.enter_context(rest_place(spark, writer, rest_catalog, at_once=True))
+        lake, tables, options = ending.enter_context(rest_place(spark, lake_writer, rest_catalog, at_once=True))
         reader = make_reader("trino", lake, tables, ending)
         made = ("--format-version", "2", "--write-mode", "merge-on-read")
         outcome = try_catalog(lake, tables, [reader], options=(*options, *made), reads=60, kills=2)

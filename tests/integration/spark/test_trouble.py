@@ -8,14 +8,13 @@ import time
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from fixtures.spark import Lake
 from helpers.security.guards import Door
 from helpers.spark import process as spark_process
 from helpers.spark.writer import Open, table
+from helpers.topic_changes import delete_records, delete_topic
 from twofold_spark.errors import SetupError, TableRefused
 
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
@@ -89,9 +88,7 @@ def test_records_that_retention_took_stop_the_table_and_are_told(lake: Lake) -> 
     w = lake.writer
     t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
     _rows(lake, t, other, ids=range(20))
-    admin = AdminClient({"bootstrap.servers": w.bootstrap})
-    for future in admin.delete_records([TopicPartition(w.topics[t].name, 0, 10)]).values():
-        future.result(30)
+    delete_records(w.bootstrap, w.topics[t].name, 10)
     with pytest.raises(TableRefused, match=r"holds 10 of the 20 records .*\n.*\n.*retention"):
         lake.mirror()
     lake.mirror(on_table_error="go-on", warn=lambda _: None)
@@ -116,12 +113,7 @@ def test_rows_that_were_aborted_behind_their_commit_record_stop_the_table_until_
     lake.mirror(on_table_error="go-on", warn=lambda _: None)
     assert lake.cut().cut.stopped == ("public.t",)
     assert lake.rows(other, lake.cut()["public.other"]) == w.model[other]
-    rows = dict(w.model[t])
-    with w.commit(kind="reload") as tx:
-        tx.truncate(t)
-    with w.commit(kind="backfill") as tx:
-        for row in rows.values():
-            tx.upsert(t, row, op="r")
+    w.reload(t)
     lake.mirror()
     lake.changelog()
     lake.assert_equal()
@@ -149,9 +141,7 @@ def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
     w = lake.writer
     t, other = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("t", "other"))
     _rows(lake, t, other, ids=range(5))
-    admin = AdminClient({"bootstrap.servers": w.bootstrap})
-    for future in admin.delete_topics([w.topics[t].name], operation_timeout=30).values():
-        future.result(30)
+    delete_topic(w.bootstrap, w.topics[t].name)
     with pytest.raises(TableRefused, match=r"public\.t.* does not exist any more"):
         lake.mirror()
 
@@ -192,14 +182,11 @@ def test_a_full_disk_is_told_in_one_sentence_and_the_next_start_goes_on(lake: La
     mounted = 'mount -t tmpfs -o size=2m full "$0" && exec "$@"'
     line = [*_NAMESPACE, "sh", "-c", mounted, str(lake.warehouse), *job]
     with spark_process.in_its_own_group(line) as process:
-        _, said = process.communicate(timeout=300)
-    assert process.returncode == 3, said
+        said = spark_process.finish(process, 3)
     assert "make room" in said.splitlines()[-1], said
     assert "py4j" not in said, said
     assert "\tat " not in said, said
-    with spark_process.running(lake, "--trigger", "available-now") as process:
-        _, said = process.communicate(timeout=300)
-    assert process.returncode == 0, said
+    spark_process.run(lake, "--trigger", "available-now")
     lake.assert_equal()
 
 

@@ -103,9 +103,7 @@ def test_a_mirror_that_was_stopped_in_a_merge_tears_nothing_when_it_goes_on_besi
         print(*ended, sep="\n", flush=True)
         bank.stop()
         reader.stop()
-    with spark_process.running(kept, "--trigger", "available-now") as process:
-        _, said = process.communicate(timeout=600)
-    assert process.returncode == 0, said
+    spark_process.run(kept, "--trigger", "available-now", within_s=600)
     kept.assert_equal()
     assert_cuts_right(kept, bank, all_of_them=True)
     assert len(reader.totals) > TURNS

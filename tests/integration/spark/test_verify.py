@@ -18,11 +18,12 @@ import psycopg
 import pytest
 
 from fixtures.spark import Lake
+from helpers.spark.verified import verification
 from helpers.spark.writer import table
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
-from twofold_spark.verify.verification import TableComparison, Verification
+from twofold_spark.verify.verification import TableComparison
 
 COLUMNS = {
     "id": "int8", "small": "int2", "flag": "bool", "single": "float4", "double": "float8", "body": "text",
@@ -33,11 +34,8 @@ COLUMNS = {
 
 def _verify(lake: Lake, database: str) -> tuple[list[TableComparison], list[str]]:
     said: list[str] = []
-    source = SourceDatabase(lake.spark, build_jdbc_url(database))
-    try:
-        return Verification(source, reader=lake.reader, prefix=lake.prefix, patience=2, report=said.append).run(), said
-    finally:
-        source.close()
+    with verification(lake, lake.prefix, database, said.append, patience=2) as verify:
+        return verify.run(), said
 
 
 def test_an_address_that_the_driver_refuses_is_not_quoted(lake: Lake) -> None:
@@ -91,15 +89,10 @@ def test_it_waits_for_the_first_cut_of_a_mirror_that_starts_after_it(lake: Lake,
     lake.writer.table(table("late", {"id": "int8"}))
     with lake.writer.commit() as tx:
         tx.upsert("late", {"id": 1})
-    source = SourceDatabase(lake.spark, build_jdbc_url(database))
-    try:
-        verify = Verification(source, reader=lake.reader, prefix=lake.prefix, patience=120, report=print)
-        with ThreadPoolExecutor(1) as beside:
-            compared = beside.submit(verify.run)
-            lake.mirror()
-            [late] = compared.result()
-    finally:
-        source.close()
+    with verification(lake, lake.prefix, database, patience=120) as verify, ThreadPoolExecutor(1) as beside:
+        compared = beside.submit(verify.run)
+        lake.mirror()
+        [late] = compared.result()
     assert (late.rows, late.buckets) == (1, 0)
 
 
@@ -178,18 +171,10 @@ def test_what_is_not_compared_is_said(lake: Lake, database: str) -> None:
         connection.execute("INSERT INTO loading VALUES (1), (2); INSERT INTO forgotten VALUES (1)")
         connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE periods, torn, whole, loading, forgotten, empty")
 
-        source = SourceDatabase(lake.spark, build_jdbc_url(database))
-        try:
-            for publication in (w.prefix, None):
-                said: list[str] = []
-                verify = Verification(
-                    source,
-                    reader=lake.reader,
-                    prefix=lake.prefix,
-                    publication=publication,
-                    patience=2,
-                    report=said.append,
-                )
+        for publication in (w.prefix, None):
+            said: list[str] = []
+            settings: Any = {"publication": publication, "patience": 2}
+            with verification(lake, lake.prefix, database, said.append, **settings) as verify:
                 compared = {each.table: each for each in verify.run()}
                 assert {name: each.buckets for name, each in compared.items()} == {
                     "public.periods": 0,
@@ -207,11 +192,9 @@ def test_what_is_not_compared_is_said(lake: Lake, database: str) -> None:
                     "public.torn: stopped, NOT in the mirror: `twofold backfill start public.torn` brings it back"
                     in said
                 )
-            connection.execute("DROP TABLE periods, whole")
-            with pytest.raises(SetupError, match="give --source the database that is mirrored"):
-                verify.run()
-        finally:
-            source.close()
+        connection.execute("DROP TABLE periods, whole")
+        with pytest.raises(SetupError, match="give --source the database that is mirrored"):
+            _verify(lake, database)
 
 
 def test_what_the_publication_leaves_out_is_not_compared(lake: Lake, database: str) -> None:
@@ -233,21 +216,17 @@ def test_what_the_publication_leaves_out_is_not_compared(lake: Lake, database: s
         connection.execute("CREATE TABLE later (id int8 PRIMARY KEY); INSERT INTO later VALUES (1)")
         published = "people (id, name) WHERE (id < 2), TABLE whole, TABLE later WHERE (id > 1)"
         connection.execute(f"CREATE PUBLICATION {w.prefix} FOR TABLE {published}")
-        source = SourceDatabase(lake.spark, build_jdbc_url(database))
-        try:
-            for name in ("anna", "other"):
-                connection.execute("UPDATE people SET name = %s", (name,))
-                said: list[str] = []
-                settings: Any = {"reader": lake.reader, "prefix": lake.prefix, "publication": w.prefix, "patience": 0}
-                verify = Verification(source, report=said.append, **settings)
+        for name in ("anna", "other"):
+            connection.execute("UPDATE people SET name = %s", (name,))
+            said: list[str] = []
+            settings: Any = {"publication": w.prefix, "patience": 0}
+            with verification(lake, lake.prefix, database, said.append, **settings) as verify:
                 people, whole = verify.run()
                 assert (people.rows, people.buckets) == (1, name != "anna"), str(people)
                 assert (whole.rows, whole.buckets) == (1, 0), str(whole)
                 assert "public.people: not published, NOT compared: secret, twice" in said
                 assert "public.whole: not published, NOT compared: twice" in said
                 assert verify.list_missing() == []
-        finally:
-            source.close()
 
 
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
@@ -281,15 +260,11 @@ def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, dat
 
 
 def test_a_publication_that_is_not_there_is_refused(lake: Lake, database: str) -> None:
-    source = SourceDatabase(lake.spark, build_jdbc_url(database))
-    try:
-        verify = Verification(
-            source, reader=lake.reader, prefix=lake.prefix, publication="nobody's", patience=2, report=print
-        )
-        with pytest.raises(SetupError, match=r"no publication nobody's.*--publication"):
-            verify.run()
-    finally:
-        source.close()
+    with (
+        verification(lake, lake.prefix, database, publication="nobody's", patience=2) as verify,
+        pytest.raises(SetupError, match=r"no publication nobody's.*--publication"),
+    ):
+        verify.run()
 
 
 def test_a_row_that_is_missing_one_too_many_and_a_key_that_is_there_twice_are_named(lake: Lake, database: str) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from fixtures.spark import Killed, Lake
 from helpers.spark.writer import table
-from twofold_spark.sinks import write_mode
+from twofold_spark.sinks import merge_plan
 from twofold_spark.sinks.iceberg_sink import IcebergSink
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
-from twofold_spark.sinks.write_mode import WriteMode
+from twofold_spark.sinks.merge_plan import WriteMode
 
 ROWS = table("rows", {"id": "int8", "v": "text"})
 
@@ -39,7 +39,7 @@ def _upsert(lake: Lake, first: int, end: int, value: str) -> None:
 
 
 def test_a_table_is_rewritten_while_it_is_small(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_mode, "_SMALL_ROWS", 1_000)
+    monkeypatch.setattr(merge_plan, "_SMALL_ROWS", 1_000)
     lake.writer.table(ROWS)
     for number in range(2):
         _upsert(lake, 0, 50, f"{number}")
@@ -90,7 +90,7 @@ def test_a_job_that_is_killed_between_the_mode_and_the_merge(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, first: int, then: int
 ) -> None:
     """The next start repeats the batch; the one after it changes the mode back."""
-    monkeypatch.setattr(write_mode, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(merge_plan, "_SMALL_ROWS", 0)
     lake.writer.table(ROWS, partitions=1)
     _upsert(lake, 0, 20, "one")
     _upsert(lake, 0, first, "two")

@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from fixtures.connector import Installation, Maker, wait_until
-from fixtures.stack import fresh_prefix
 from helpers.spark import process as spark_process
+from helpers.spark.group_lake import start_members
 from helpers.xa.manager import MANAGERS, XaManager
 from twofold_common import java
 from twofold_spark import Tables, read_cut, session
@@ -104,11 +104,7 @@ class Banks:
 
 @pytest.fixture
 def banks(spark: SparkSession, connector: Maker, tmp_path: Path) -> Banks:
-    names = sorted(fresh_prefix() for _ in range(2))
-    members = {name: connector(name=name, group={"name": "bank", "members": names}) for name in names}
-    for here in members.values():
-        here.start()
-    return Banks(spark, tmp_path, members)
+    return Banks(spark, tmp_path, start_members(connector))
 
 
 @pytest.mark.parametrize("manager", MANAGERS)

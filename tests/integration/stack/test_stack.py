@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
+from fixtures.connector import wait_until
 from twofold.stack import KafkaCluster, PostgresServer, RegistryServer
 
 STACK = [sys.executable, "-m", "twofold", "stack"]
@@ -35,13 +35,6 @@ def processes_in(folder: Path) -> list[str]:
             if str(folder) in command or (process / "cwd").resolve().is_relative_to(folder):
                 found.append(f"{process.name} {command}")
     return found
-
-
-def wait_until_none_in(folder: Path) -> None:
-    deadline = time.monotonic() + 40
-    while left := processes_in(folder):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
 
 
 @contextmanager
@@ -76,7 +69,7 @@ def test_nothing_outlives_the_command(death: signal.Signals, open_folder: Path) 
         assert len(processes_in(open_folder)) > 10
         up.send_signal(death)
         assert up.wait(60) == (0 if death is signal.SIGINT else -death)
-        wait_until_none_in(open_folder)
+        wait_until(lambda: not processes_in(open_folder), 40)
         busy.close()
 
 
@@ -104,7 +97,7 @@ def test_a_detached_stack_is_found_and_ended(open_folder: Path) -> None:
 def test_a_death_while_it_starts_leaves_nothing(open_folder: Path) -> None:
     command = [*STACK, "up", "--folder", str(open_folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
-        wait_until_kafka_begins(open_folder)
+        wait_until((open_folder / "kafka/node0/data").exists, 60)
         up.send_signal(signal.SIGINT)
         assert up.wait(60) == 130
     assert processes_in(open_folder) == []
@@ -114,20 +107,13 @@ def test_a_death_while_it_starts_leaves_nothing(open_folder: Path) -> None:
 def test_one_that_starts_detached_tells_and_is_ended(open_folder: Path) -> None:
     command = [*STACK, "up", "--detach", "--folder", str(open_folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
-        wait_until_kafka_begins(open_folder)
+        wait_until((open_folder / "kafka/node0/data").exists, 60)
         down = [*STACK, "down", "--folder", str(open_folder)]
         assert subprocess.run(down, capture_output=True, text=True, check=False, timeout=120).stdout == "ended\n"
         assert up.wait(60) != 0
         assert up.stderr is not None
         assert "PostgreSQL" in up.stderr.read()
     assert processes_in(open_folder) == []
-
-
-def wait_until_kafka_begins(folder: Path) -> None:
-    deadline = time.monotonic() + 60
-    while not (folder / "kafka/node0/data").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.core
@@ -180,12 +166,6 @@ def test_three_brokers_go_on_without_one(own_kafka: Callable[..., KafkaCluster])
             len(partition.isrs) for partition in admin.list_topics("t", timeout=10).topics["t"].partitions.values()
         )
 
-    def wait_for_in_sync(wanted: list[int]) -> None:
-        deadline = time.monotonic() + 60
-        while in_sync() != wanted:
-            assert time.monotonic() < deadline, in_sync()
-            time.sleep(0.1)
-
     def commit(transactional_id: str) -> None:
         producer = Producer({"bootstrap.servers": cluster.bootstrap, "transactional.id": transactional_id})
         producer.init_transactions(60)
@@ -194,12 +174,12 @@ def test_three_brokers_go_on_without_one(own_kafka: Callable[..., KafkaCluster])
             producer.produce("t", b"row", partition=partition)
         producer.commit_transaction(60)
 
-    wait_for_in_sync([3, 3, 3])
+    wait_until(lambda: in_sync() == [3, 3, 3], 60)
     cluster.kill(1)
     commit("without-one")
-    wait_for_in_sync([2, 2, 2])
+    wait_until(lambda: in_sync() == [2, 2, 2], 60)
     cluster.start(1)
-    wait_for_in_sync([3, 3, 3])
+    wait_until(lambda: in_sync() == [3, 3, 3], 60)
     commit("with-all")
 
 

@@ -45,7 +45,7 @@ RECORDS: list[Record] = [
     Commit(1, "batch", 0, -1, 0, 0),
     Progress(1, 2, "18446744073709551615", 3, "db", "slot", 8, 1_700_000_000_123_456, "s"),
     Pin("public", "t", 6, '{"a":1}', 3, 4, "running", b"\0\xff"),
-    Pin("public", "t", 1),
+    Pin("public", "t", 1, topic_id="io8n/JgLScaXilkz62s1fw"),
     Prepared(7, "gid", 100, 1_700_000_000_123_456, "open", 5, ("a",), "global", "branch", 9),
     Frontier(
         "bank", 7, 2**62, (Seen("east", 3, "a stream"), Seen("west", 0, "")), (BranchInDoubt("global", "gid", 7),), 5

@@ -137,6 +137,21 @@ def test_full_pool_holds_write_back_under_synchronous_prepare() -> None:
     assert run(state, PreparedOpened(B), committed(130))[0].write == 130
 
 
+def test_one_that_waits_for_a_place_goes_on_waiting_under_synchronous_prepare() -> None:
+    state, done = run(start(pool=1, policy=Policy(synchronous=True)), prepare(A, 110), prepare(B, 120), Drained())
+    assert done == [OpenPrepared(A, 0)]
+    assert [*state.due.values()] == [B]
+
+
+def test_an_empty_socket_opens_nothing_by_itself() -> None:
+    """The outcome may be on its way."""
+    state, done = run(start(pool=1), prepare(A, 110, rows=4), plain(130), Drained())
+    assert done == [CommitMain(8, Lsn(130), 1, 1)]
+    state, done = run(state, commit(A, 140), committed(130))
+    assert done == [AppendStaged(A, Lsn(140))]
+    assert run(state, Drained())[1] == [CommitMain(9, Lsn(150), 1, 4)]
+
+
 def test_held_too_long_is_parked_and_its_slot_rests() -> None:
     state, done = run(start(pool=1), prepare(A, 100), OpenDue(A), PreparedOpened(A), ParkDue(A, "held"))
     assert done[-1] == AbortPrepared(A, 0, "held")

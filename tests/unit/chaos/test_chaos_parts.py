@@ -22,6 +22,7 @@ from chaos.lanes import FAILPOINTS, KINDS
 from chaos.mutants import MUTANTS, ROOT, Mutant
 from chaos.plan import CUTS, MOMENTS, Lateness, draw
 from chaos.proxy import Proxy
+from fixtures.connector import wait_until
 from late.rules import Cut, Moment
 from twofold import failpoints
 from twofold.stack.process import choose_port
@@ -41,13 +42,6 @@ def test_the_plan_knows_every_moment_of_a_late_request_and_how_its_client_notice
     assert {each.moment for each in drawn} == set(MOMENTS)
     assert {each.cut for each in drawn} == set(CUTS)
     assert {each.whose for each in drawn} == {"prepared"}
-
-
-def wait_until(holds: Callable[[], object], within_s: float = 20) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Echo(threading.Thread):

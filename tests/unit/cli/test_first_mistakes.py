@@ -16,7 +16,7 @@ import pytest
 
 from twofold.cli import main
 from twofold.errors import SetupError, Unreachable, UsageError
-from twofold.kafka.schema_registry import Registry, RegistrySettings
+from twofold.kafka.schema_registry import Registry
 from twofold.source.connection import connect
 from twofold.stack import running, server_files
 from twofold_common import artifacts
@@ -79,7 +79,7 @@ def test_a_registry_that_speaks_http() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        registry = Registry(RegistrySettings(f"https://127.0.0.1:{server.getsockname()[1]}", timeout_s=2.0))
+        registry = Registry(f"https://127.0.0.1:{server.getsockname()[1]}", timeout_s=2.0)
         with pytest.raises(Unreachable, match=r"does not answer: the server speaks http, and the address says https; "):
             registry.versions("bank.public.account-value")
         server.shutdown(socket.SHUT_RDWR)

@@ -7,7 +7,6 @@ import ssl
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -15,12 +14,11 @@ from urllib.error import HTTPError
 import pytest
 
 from helpers.security.certificates import Authority
-from helpers.security.guards import answer_json, served
+from helpers.security.guards import Handler, served
 from twofold.config import Config
 from twofold.doctor import registry as doctor
 from twofold.errors import SetupError
-from twofold.kafka.kafka_settings import registry_settings
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.kafka_settings import open_registry
 from twofold.watch.page_client import ask_page
 from twofold_common.http_client import open_url
 from twofold_spark.errors import SetupError as JobSetupError
@@ -40,12 +38,10 @@ class Thief:
     def listen(self) -> Iterator[str]:
         seen = self.callers
 
-        class Answers(BaseHTTPRequestHandler):
+        class Answers(Handler):
             def do_GET(self) -> None:
                 seen.append(self.headers.get("Authorization"))
-                answer_json(self, b"[]")
-
-            def log_message(self, *_: object) -> None: ...
+                self.answer(b"[]")
 
         with served(Answers) as port:
             yield f"http://127.0.0.1:{port}"
@@ -55,10 +51,10 @@ class Thief:
 def redirecting(to: str, context: ssl.SSLContext | None = None) -> Iterator[str]:
     """A server that sends everybody elsewhere; an empty `to` is a place of its own."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Answers(Handler):
         def do_GET(self) -> None:
             if self.path.startswith("/here"):
-                answer_json(self, (self.headers.get("Authorization") or "").encode())
+                self.answer((self.headers.get("Authorization") or "").encode())
                 return
             self.send_response(302)
             self.send_header("Location", to or "/here")
@@ -66,8 +62,6 @@ def redirecting(to: str, context: ssl.SSLContext | None = None) -> Iterator[str]
             self.end_headers()
 
         do_POST = do_GET  # noqa: N815
-
-        def log_message(self, *_: object) -> None: ...
 
     with served(Answers, context) as port:
         yield f"{'https' if context else 'http'}://localhost:{port}"
@@ -87,7 +81,7 @@ def make_config(url: str, secret: Path) -> Config:
 
 
 CLIENTS: dict[str, tuple[Callable[[str, Path], Any], type[Exception]]] = {
-    "connector": (lambda url, secret: Registry(registry_settings(make_config(url, secret))).versions("a"), SetupError),
+    "connector": (lambda url, secret: open_registry(make_config(url, secret)).versions("a"), SetupError),
     "doctor": (lambda url, secret: list(doctor.examine(make_config(url, secret))), SetupError),
     "jobs": (lambda url, _: JobRegistry(url).find_subject("a"), JobSetupError),
 }

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from helpers.security.guards import served
+from helpers.security.guards import Handler, served
 from twofold_common.registry_http import RegistryAway, RegistryHttp, RegistryRefusal
 
 
@@ -32,7 +31,7 @@ class Server:
     def listen(self) -> Iterator[str]:
         server = self
 
-        class Answers(BaseHTTPRequestHandler):
+        class Answers(Handler):
             protocol_version = "HTTP/1.1"
 
             def setup(self) -> None:
@@ -44,19 +43,14 @@ class Server:
                 if server.together is not None:
                     server.together.wait(20)
                 server.asked.append(self.path)
-                content = json.dumps({"path": self.path, "error_code": 40401, "message": "none"}).encode()
-                self.send_response(server.status)
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                content = json.dumps({"path": self.path, "error_code": 40401, "message": "none"})
+                self.answer(content.encode(), server.status)
                 self.answered += 1
                 self.close_connection = self.answered == server.closes_after
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
                 self.do_GET()
-
-            def log_message(self, *_: object) -> None: ...
 
         with served(Answers) as port:
             yield f"http://127.0.0.1:{port}/api"

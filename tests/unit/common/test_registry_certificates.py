@@ -14,8 +14,7 @@ from helpers.security.certificates import Authority
 from helpers.security.guards import served
 from twofold.config import Config
 from twofold.doctor import registry as doctor
-from twofold.kafka.kafka_settings import registry_settings
-from twofold.kafka.schema_registry import Registry
+from twofold.kafka.kafka_settings import open_registry
 from twofold_common.errors import TwofoldError
 from twofold_spark.sources import registry as jobs
 
@@ -33,7 +32,7 @@ def make_config(url: str, authority: Path) -> Config:
 
 CLIENTS: dict[str, tuple[Callable[[str, Path], Any], str, str]] = {
     "connector": (
-        lambda url, ca: Registry(registry_settings(make_config(url, ca))).versions("a"),
+        lambda url, ca: open_registry(make_config(url, ca)).versions("a"),
         "registry.url",
         "registry.ca_file",
     ),

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from settings_page import reference
 from twofold.cli import twofold
 from twofold.config import Config, load
 from twofold.errors import UsageError
-from twofold.watch.reference import reference
 
 DOCS = Path(__file__).parents[3] / "docs/reference"
 MISSPELT = '{"sasl.username": "visible", "sasl.pasword": "hunter2-misspelt", "linger.ms": 4711}'
@@ -29,7 +29,7 @@ SECRETS = {
 
 def test_the_reference_is_up_to_date() -> None:
     assert (DOCS / "configuration.md").read_text() == reference(), (
-        "run: python -m twofold.watch.reference > docs/reference/configuration.md"
+        "run: python deploy/settings_page.py > docs/reference/configuration.md"
     )
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from twofold.config import Config, GidRule, PreparedConfig
 from twofold.errors import UsageError
-from twofold.run.initialisation import wanted_publication
-from twofold.source.provisioning import PublicationContent, PublishedTable
+from twofold.run.source_settings import wanted_publication
+from twofold.source.provisioning import PublicationContent
 
 
 def config(*tables: str, publish_via_root: bool = False) -> Config:
@@ -23,7 +23,7 @@ def config(*tables: str, publish_via_root: bool = False) -> Config:
 
 def test_tables_schemas_and_all() -> None:
     assert wanted_publication(config("public.account", "Odd Schema.a.b", "shop.*")) == PublicationContent(
-        (PublishedTable("public", "account"), PublishedTable("Odd Schema", "a.b")), ("shop",), via_partition_root=False
+        (("public", "account"), ("Odd Schema", "a.b")), ("shop",), via_partition_root=False
     )
     assert wanted_publication(config("public.account", "*", publish_via_root=True)) == PublicationContent(
         all_tables=True, via_partition_root=True

@@ -21,6 +21,7 @@ from compare.bank import ACCOUNTS, BALANCE, COLUMNS, DATABASES, LINES, TABLES, J
 from compare.flink import FlinkIceberg, FlinkJdbc, carry_all, declare_sources
 from compare.lake import NotThereError, find
 from compare.looks import Look, Rows, Sightings, look_at, read_rows
+from compare.page import PICTURES, as_table, bars
 from compare.verdict import COUNTS, Healed, freshness, judge, percentile, recoveries
 
 NAMES = {database: {table: f"{database}.{table}" for table in TABLES} for database in DATABASES}
@@ -173,16 +174,17 @@ def test_no_damage_to_a_copy_passes(damage: str, seed: int) -> None:
 def test_freshness_counts_from_the_answer_and_recovery_from_the_end_of_the_fault() -> None:
     journal, sightings = Journal(begun={1: 9.0, 2: 19.0, 3: 29.0}, done={1: 10.0, 2: 20.0, 3: 30.0}), Sightings()
     sightings.first_whole |= {1: 10.5, 2: 22.0, 3: 29.5}
-    assert freshness(journal, sightings, until=25.0) == [0.5, 2.0]
-    assert freshness(journal, sightings, until=35.0) == [0.0, 0.5, 2.0]
+    assert freshness(journal, sightings, 0.0, 25.0) == [0.5, 2.0]
+    assert freshness(journal, sightings, 15.0, 35.0) == [0.0, 2.0]
     healed = [Healed("kill broker", 15.0), Healed("freeze source", 25.0), Healed("kill source", 99.0)]
     assert recoveries(journal, sightings, healed) == {"kill broker": [7.0], "freeze source": [4.5]}
     assert (percentile([1.0, 2.0, 3.0], 0.5), percentile([1.0, 2.0], 0.99), percentile([], 0.5)) == (2.0, 2.0, None)
 
 
-def test_a_plan_has_every_fault_of_every_part_before_it_has_one_again() -> None:
+def test_a_plan_kills_every_part_before_anything_else_and_has_every_fault_before_it_has_one_again() -> None:
     parts: dict[str, Any] = dict.fromkeys(("source", "broker", "mirror"))
     drawn = [str(fault) for fault in _first(faults.plan(7, parts), 16)]
+    assert set(drawn[:3]) == {"kill source", "kill broker", "kill mirror"}
     assert sorted(drawn[:8]) == sorted(drawn[8:])
     assert len(set(drawn)) == 8
     assert "restart mirror" not in drawn
@@ -221,3 +223,63 @@ def test_flinks_one_job_carries_every_table_from_a_slot_of_its_own() -> None:
 def test_flinks_classpath_has_each_artifact_in_one_version(system: type[FlinkJdbc]) -> None:
     artifacts = [artifact.name for name in system.locks for artifact in locked(name)]
     assert sorted(artifacts) == sorted(set(artifacts))
+
+
+def test_a_doubled_transfer_is_known_by_its_changed_keys() -> None:
+    source = made()
+    source.run("UPDATE east.entry SET id = -id WHERE transfer = (SELECT min(transfer) FROM east.entry)")
+    copy = Books()
+    for database, table in itertools.product(DATABASES, TABLES):
+        copy.run(f"DELETE FROM {database}.{table}")
+    for (database, table), rows in source.rows().items():
+        for row in rows.elements():
+            copy.run(
+                f"INSERT INTO {database}.{table} VALUES ({', '.join('NULL' if v is None else str(v) for v in row)})"
+            )
+    # A load that comes again brings the row of a key that is gone, and rows beside rows.
+    copy.run(
+        f"INSERT INTO east.entry SELECT -id, {', '.join(COLUMNS['entry'][1:])} FROM east.entry WHERE id < 0 LIMIT 1"
+    )
+    copy.run("INSERT INTO west.entry SELECT * FROM west.entry WHERE id > 0 LIMIT 1")
+    sightings = Sightings()
+    sightings.add(copy.look())
+    found = judge(Journal(), sightings, source.rows(), copy.rows())
+    assert (found["doubled"], found["doubled_rekeyed"]) == (2, 1)
+
+
+def found(system: str, seed: int, **figures: Any) -> dict[str, Any]:
+    """A trial's figures, as a system without a fault would have them."""
+    empty = {
+        **dict.fromkeys(COUNTS, 0),
+        **dict.fromkeys(("doubled_rekeyed", "looks_torn", "looks_split"), 0),
+        **dict.fromkeys(("transfers", "faults", "rows_per_s", "cpu_s", "memory_mb"), 1000),
+        **dict.fromkeys(("fresh_p50_s", "fresh_p99_s", "recovery_p50_s", "recovery_max_s", "look_p50_s"), 0.25),
+        "looks": 200,
+    }
+    return {**empty, "system": system, "seed": seed, **figures}
+
+
+RESULTS = (
+    found("one", 1),
+    found("other", 1, torn=3, looks_torn=50, fresh_p50_s=3.38),
+    found("one", 2, fresh_p50_s=None),
+    found("other", 2, torn=1200, looks_torn=1, fresh_p50_s=12.6),
+    {"system": "one", "seed": 3, "failed": "TimeoutError: not in time"},
+    found("other", 3, fresh_p50_s=99.7),
+)
+
+
+def test_the_table_has_every_seed_of_a_count_and_the_median_of_a_figure() -> None:
+    lines = as_table(RESULTS).splitlines()
+    assert lines[0] == "| | one | other |"
+    assert "| transactions torn | 0 | 3, 1,200, 0 |" in lines
+    assert "| seconds until visible, p50 | 0.25 | 13 |" in lines
+    assert lines[-1] == "one, seed 3: TimeoutError: not in time"
+
+
+def test_a_picture_has_a_bar_for_each_system_that_has_all_its_figures() -> None:
+    _, looks = PICTURES["wrong-looks"]
+    assert bars(RESULTS, looks) == [["system", *looks], ["one", "0", "0", "0"], ["other", "0.5", "0", "0"]]
+    never_recovered = [found("one", 1, recovery_p50_s=None), *RESULTS[1:2], found("seldom looked at", 1, looks=20)]
+    _, times = PICTURES["freshness"]
+    assert [row[0] for row in bars(never_recovered, times)] == ["system", "other"]

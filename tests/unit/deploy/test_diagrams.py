@@ -5,13 +5,12 @@ the pages is in the tree.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+import diagrams
 
 ROOT = Path(__file__).parents[3]
 INSIDE = ROOT / "docs/inside"
@@ -30,17 +29,6 @@ PROPERTIES = {
 """Of a mirror's tables and of a schema, the table of its cuts, and a message's prefix: no code."""
 
 
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-diagrams = _module(ROOT / "deploy/diagrams.py")
 SOURCES = list(diagrams.sources())
 WALKS = [source for source in SOURCES if source.suffix == ".walk"]
 

@@ -152,6 +152,20 @@ def test_what_depends_on_both(before: Description, now: Description, verdict: ty
     assert isinstance(compare(before, now), verdict)
 
 
+def test_from_19_on_another_toast_table_may_be_of_repack() -> None:
+    rewritten = changed(files="other", toast=16409)
+    verdict = compare(TABLE, rewritten(TABLE))
+    assert isinstance(verdict, NeedsReload)
+    assert verdict.reason.startswith("ALTER TABLE rewrote")
+    on_19 = replace(TABLE, major=19)
+    verdict = compare(on_19, rewritten(on_19))
+    assert isinstance(verdict, NeedsReload)
+    assert "by REPACK (CONCURRENTLY), which changes no row" in verdict.reason
+    verdict = compare(on_19, both(rewritten, changed(altered="other"))(on_19))
+    assert isinstance(verdict, NeedsReload)
+    assert verdict.reason.startswith("ALTER TABLE rewrote")
+
+
 GRAVITY = (Same, NewSchema, KeyColumnsChanged, LookCloser, NeedsReload)
 
 

@@ -76,8 +76,10 @@ class IdleServers(Servers):
     def __init__(self) -> None:
         super().__init__()
         self.allowed = threading.Semaphore(1)
+        self.waits = list[float]()
 
     def follow(self, wait_s: float) -> None:
+        self.waits.append(wait_s)
         if self.allowed.acquire(timeout=0.01):
             self.views["west"].sequence += 1
             self.looked.release()
@@ -102,6 +104,21 @@ def test_behind_plain_transactions_one_is_asked_for_at_leisure(
     assert numbers[:1] == [1]
     assert (len(numbers) > 1) == more, numbers
     assert numbers == sorted(set(numbers)), "each knows more"
+
+
+def test_what_comes_early_waits_until_one_may_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no longer: readers wait for the last frontier of many members."""
+    monkeypatch.setattr(frontier_asks, "INTERVAL_S", interval_s := 60.0)
+    servers: Any = IdleServers()
+    asks = FrontierAsks("east", lambda: servers, servers)
+    for _ in range(2):
+        assert servers.looked.acquire(timeout=20)
+        servers.allowed.release()
+    asks.close()
+    first, *later = servers.waits
+    assert first == interval_s / 2
+    assert later
+    assert all(interval_s / 2 < each <= interval_s for each in later), later
 
 
 def test_one_waits_for_the_one_before_it(servers: tuple[Servers, FrontierAsks]) -> None:

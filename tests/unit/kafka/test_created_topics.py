@@ -9,10 +9,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Uuid
 
 from twofold.errors import Unreachable
 from twofold.kafka import topics as module
-from twofold.kafka.topic_rules import RequiredTopic, TopicPolicy
+from twofold.kafka.topic_rules import KnownTopic, RequiredTopic, TopicPolicy
 from twofold.kafka.topics import Topics
 
 NAMES = [f"bank.public.t{number:03}" for number in range(450)]
@@ -41,6 +42,10 @@ class Broker:
         entries = {name: SimpleNamespace(value=value) for name, value in SETTINGS.items()}
         return dict.fromkeys(asked, SimpleNamespace(exception=lambda: None, result=lambda: entries))
 
+    def describe_topics(self, asked: Any, **_: Any) -> Mapping[str, Any]:
+        described = SimpleNamespace(topic_id=Uuid(0, 0))
+        return dict.fromkeys(asked.topic_names, SimpleNamespace(exception=lambda: None, result=lambda: described))
+
     def sleep(self, s: float) -> None:
         self.now += s
 
@@ -48,10 +53,8 @@ class Broker:
 def topics(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Topics:
     monkeypatch.setattr(module, "cluster_metadata", broker.metadata)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: broker.now, sleep=broker.sleep))
-    secrets = SimpleNamespace(open=lambda *_: broker)
-    settings: Any = SimpleNamespace(
-        client={"bootstrap.servers": "x"}, call_timeout_s=TIMEOUT_S, secrets=secrets, admin=dict
-    )
+    client = {"bootstrap.servers": "x"}
+    settings: Any = SimpleNamespace(client=client, call_timeout_s=TIMEOUT_S, open_admin=lambda: broker)
     return Topics(settings, TopicPolicy(1, 1))
 
 
@@ -60,7 +63,7 @@ WANTED = [RequiredTopic(name, "table") for name in NAMES]
 
 def test_a_broker_may_take_its_time_for_many_topics_as_long_as_it_makes_some(monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker(len(NAMES))
-    assert topics(broker, monkeypatch).ensure(WANTED) == dict.fromkeys(NAMES, 1)
+    assert topics(broker, monkeypatch).ensure(WANTED) == dict.fromkeys(NAMES, KnownTopic(1))
     assert broker.now > TIMEOUT_S
     assert broker.asked < 25, "most of the time it is left alone"
     assert broker.described == [5, 200, 200, 45], (

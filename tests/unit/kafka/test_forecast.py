@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
+from twofold.errors import RunEnded
 from twofold.kafka.forecast import BYTES_MAX, PAUSE_FIRST, RECORDS_MAX, Forecast, KeptBatch
 from twofold.kafka.row_batch import RowBatch
 from twofold_avro.records import Range
@@ -39,6 +44,16 @@ def test_a_marker_that_is_late_comes_behind_the_rows_that_were_written_meanwhile
     assert [each.first for each in foretold] == [6, 4, 8], "behind, amid, and another writer before them"
 
 
+def test_a_partition_that_starts_over_ends_the_run() -> None:
+    """Its topic was deleted and made again, also where a miss lies between."""
+    forecast = Forecast()
+    forecast.wrote([Range("t", 0, 7, 9, 3), Range("t", 1, 7, 9, 3)])
+    forecast.missed()
+    forecast.wrote([Range("t", 0, 11, 11, 1)])
+    with pytest.raises(RunEnded, match="records of t-1 at 0, and earlier ones at 9: the topic was deleted"):
+        forecast.wrote([Range("t", 1, 0, 0, 1)])
+
+
 def test_the_last_end_is_the_one_to_ask_about() -> None:
     forecast = Forecast()
     ended(forecast, Range("t", 0, 0, 2, 3), Range("t", 1, 0, 0, 1))
@@ -55,19 +70,20 @@ def test_the_commit_records_tell_of_the_ends_that_have_one() -> None:
     assert forecast.end_behind(rows, "commits") == 9
     ended(forecast, Range("t", 1, 0, 0, 1))  # not in that partition
     assert forecast.end_behind(rows, "commits") == 9
-    ended(forecast, rows)  # an abort
+    ended(forecast, Range("t", 0, 4, 6, 3))  # an abort
     assert forecast.end_behind(rows, "commits") is None
-    ended(forecast, rows, Range("commits", 0, 9, 9, 1))
+    ended(forecast, Range("t", 0, 8, 10, 3), Range("commits", 0, 9, 9, 1))
     forecast.missed()
     assert forecast.end_behind(rows, "commits") is None
 
 
 def test_after_a_miss_nothing_is_foretold_for_a_while_and_longer_after_the_next() -> None:
-    forecast = Forecast()
+    forecast, offsets = Forecast(), itertools.count(step=4)
 
     def pause() -> int:
         forecast.missed()
-        ended(forecast, Range("t", 0, 0, 2, 3))
+        first = next(offsets)
+        ended(forecast, Range("t", 0, first, first + 2, 3))
         return next(n for n in range(10_000) if forecast.foretell([("t", 0, 1)]))
 
     assert (pause(), pause(), pause()) == (PAUSE_FIRST, 4 * PAUSE_FIRST, 16 * PAUSE_FIRST)

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import Producer
 
 from twofold.kafka.client import KafkaSettings
 from twofold.kafka.producer import TransactionalProducer
@@ -41,10 +42,26 @@ def producer() -> Iterator[TransactionalProducer]:
         made.destroy()
 
 
+@pytest.fixture
+def other(producer: TransactionalProducer) -> Producer:
+    """Another program's client of the cluster, whose questions create topics."""
+    brokers = cast("Any", producer._producer).list_topics(timeout=10).brokers.values()
+    return Producer({"bootstrap.servers": ",".join(f"{each.host}:{each.port}" for each in brokers)})
+
+
+def test_a_topic_is_not_created_by_the_question_for_it(producer: TransactionalProducer, other: Producer) -> None:
+    producer._ask_for_leaders("gone")
+    assert "gone" not in other.list_topics(timeout=10).topics
+    other.list_topics("gone", 10)
+    assert "gone" in other.list_topics(timeout=10).topics
+
+
 @pytest.mark.parametrize(("topics", "asked"), [(3, ["t0", "t1", "t2"]), (300, [None])])
 def test_leaders_of_many_new_topics_are_asked_for_at_once(
-    producer: TransactionalProducer, topics: int, asked: list[str | None]
+    producer: TransactionalProducer, other: Producer, topics: int, asked: list[str | None]
 ) -> None:
+    for n in range(topics):
+        other.list_topics(f"t{n}", 10)
     client = Asking(producer._producer)
     producer._producer = cast("Any", client)
     for rows in (1, 2):
@@ -55,6 +72,6 @@ def test_leaders_of_many_new_topics_are_asked_for_at_once(
         producer.begin()
         producer.produce_batch(batch)
         producer.flush()
-        assert [(w.count, w.last - w.first + 1) for w in producer.ranges()] == [(rows, rows)] * topics * 4
+        assert [(w.count, w.last - w.first + 1) for w in producer.deliveries.ranges()] == [(rows, rows)] * topics * 4
         producer.commit()
         assert client.asked == asked, "known topics are not asked for again"

@@ -11,19 +11,19 @@ from confluent_kafka import KafkaError, KafkaException
 
 from twofold.errors import Fenced, RunEnded, Unreachable
 from twofold.kafka import publisher
-from twofold.kafka.deliveries import Deliveries, PartitionWrites
+from twofold.kafka.deliveries import Deliveries
 from twofold.kafka.producer import TransactionalProducer
 from twofold.kafka.publisher import SentRows
 from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.watch import Watch
+from twofold_avro.records import Range
 
 
 def producer(partition: int, *, acknowledged: bool = False) -> Any:
-    return MagicMock(
-        wrote_to=lambda topic, other: (topic, other) == ("t", partition),
-        is_acknowledged=lambda: acknowledged,
-        all_acknowledged=acknowledged,
+    deliveries = MagicMock(
+        wrote_to=lambda topic, other: (topic, other) == ("t", partition), all_acknowledged=acknowledged
     )
+    return MagicMock(deliveries=deliveries, is_acknowledged=lambda: acknowledged)
 
 
 def rows_in(*partitions: int) -> RowBatch:
@@ -59,7 +59,7 @@ def test_after_a_while_they_are_waited_for_since_only_a_flush_notices_that_they_
 
 
 def test_rows_that_are_on_their_way_hide_nothing_of_those_that_are_acknowledged() -> None:
-    deliveries, other = Deliveries(), PartitionWrites("t", 0, 1, first=5, last=5)
+    deliveries, other = Deliveries(), Range("t", 0, 5, 5, 1)
     deliveries.begins("t", 0)
     deliveries.handed_over("t", 0, [{"key": None, "value": b"v"}])
     assert not deliveries.began_before(other)

@@ -107,6 +107,12 @@ def test_an_end_that_was_sent_once_is_answered_before_it_could_be_sent_again() -
     assert min(producer["retry.backoff.ms"], producer["retry.backoff.max.ms"]) / 1000 * 0.8 > SENT_ONCE_S
 
 
+@pytest.mark.parametrize("kind", ["producer", "plain_producer", "consumer", "admin"])
+def test_no_client_lets_the_brokers_create_a_topic_by_asking_for_it(kind: str) -> None:
+    made = getattr(settings(), kind)
+    assert made(*(("x",) if kind == "producer" else ()))["allow.auto.create.topics"] is False
+
+
 def test_requests_are_not_given_up_before_their_call_is() -> None:
     given = {"bootstrap.servers": "b:1", "socket.timeout.ms": "1500"}
     with pytest.raises(UsageError, match=r"'socket\.timeout\.ms' below 20000"):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from twofold.errors import SetupError, TwofoldError, Unreachable
 from twofold.kafka import topic_reader
-from twofold.kafka.client import MOVING, NO_GROUP, NOT_ALLOWED, PARTITION_EOF
+from twofold.kafka.client import MOVING, NO_GROUP, PARTITION_EOF
 from twofold.kafka.topic_reader import Bounds, PartitionId, TopicReader
 
 A, B = PartitionId("a", 0), PartitionId("b", 0)
@@ -56,8 +55,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def reader(consumer: Consumer) -> TopicReader:
-    secrets = SimpleNamespace(open=lambda kind, _: consumer if kind is confluent_kafka.Consumer else None)
-    settings = SimpleNamespace(call_timeout_s=5.0, secrets=secrets, admin=dict, consumer=dict)
+    settings = SimpleNamespace(call_timeout_s=5.0, open_admin=lambda: None, open_consumer=lambda _: consumer)
     return TopicReader(cast("Any", settings))
 
 
@@ -91,7 +89,7 @@ def test_a_partition_that_is_shorter_now_has_lost_records(clock: list[float], hi
 
 
 def test_an_error_names_its_place_and_is_raised_or_noted(clock: list[float]) -> None:
-    batch = [said(A, 3), said(A, -1, NOT_ALLOWED), said(B, 3)]
+    batch = [said(A, 3), said(A, -1, KafkaError.TOPIC_AUTHORIZATION_FAILED), said(B, 3)]
     failed: dict[PartitionId, TwofoldError] = {}
     found = [each.offset() for each in reader(Consumer(clock, batch)).read({A: (3, 8), B: (0, 4)}, failed=failed)]
     assert found == [3, 3]
@@ -134,7 +132,7 @@ def test_a_partition_that_no_broker_is_ready_to_speak_of_is_asked_again(
     """It is being created, or has just got another leader, or its broker comes back."""
     monkeypatch.setattr(topic_reader, "_PAUSE_S", 0.0)
     admin = Admin(first)
-    settings: Any = SimpleNamespace(call_timeout_s=5.0, secrets=SimpleNamespace(open=lambda *_: admin), admin=dict)
+    settings: Any = SimpleNamespace(call_timeout_s=5.0, open_admin=lambda: admin)
     assert TopicReader(settings).bounds([A])[A] == Bounds(7, 7, 7)
     assert not admin.first
     settings.call_timeout_s = 0.0
@@ -146,6 +144,6 @@ def test_a_partition_that_no_broker_is_ready_to_speak_of_is_asked_again(
 def test_many_partitions_are_asked_for_in_portions() -> None:
     """librdkafka's time grows with the square of their number."""
     admin, places = Admin(), [PartitionId("a", partition) for partition in range(1200)]
-    settings: Any = SimpleNamespace(call_timeout_s=5.0, secrets=SimpleNamespace(open=lambda *_: admin), admin=dict)
+    settings: Any = SimpleNamespace(call_timeout_s=5.0, open_admin=lambda: admin)
     assert TopicReader(settings).bounds(places) == dict.fromkeys(places, Bounds(7, 7, 7))
     assert admin.asked == [500, 500, 200] * 3

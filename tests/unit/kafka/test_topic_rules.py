@@ -4,12 +4,15 @@ their answers.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from twofold.errors import Refused, SetupError
 from twofold.kafka.record_sizes import RECORD_BYTES, too_large
 from twofold.kafka.topic_rules import (
     ExistingTopic,
+    KnownTopic,
     RequiredTopic,
     TopicConfig,
     TopicPolicy,
@@ -29,7 +32,7 @@ TOLD = {
 
 def found(without: str = "") -> ExistingTopic:
     return ExistingTopic(
-        1, 3, TopicConfig("topic bank.commits", {name: TOLD[name] for name in TOLD if name != without})
+        KnownTopic(1), 3, TopicConfig("topic bank.commits", {name: TOLD[name] for name in TOLD if name != without})
     )
 
 
@@ -49,13 +52,32 @@ def test_a_setting_that_kafka_does_not_tell_is_named(setting: str) -> None:
         look(found(without=setting))
 
 
+def test_a_pinned_topic_is_known_by_its_id() -> None:
+    """Where the brokers tell it, and the pin has it."""
+    wanted = RequiredTopic("bank.public.t", "table", 2, pinned=True, id="one", table="public.t")
+    for theirs, ours in (("one", "one"), (None, "one"), ("another", None)):
+        topic = ExistingTopic(KnownTopic(2, theirs), 3, TopicConfig("it", TOLD))
+        check(replace(wanted, id=ours), topic, TopicPolicy())
+    with pytest.raises(Refused, match=r"bank\.public\.t was deleted and made again") as refused:
+        check(wanted, ExistingTopic(KnownTopic(2, "another"), 3, TopicConfig("it", TOLD)), TopicPolicy())
+    assert refused.value.repair == "twofold backfill start public.t"
+
+
 def test_an_outbox_topic_may_have_any_partitions_and_is_not_compacted() -> None:
     wanted = RequiredTopic("bank.outbox.event.order", "events", 6)
-    check(wanted, ExistingTopic(2, 3, TopicConfig("it", TOLD)), TopicPolicy())
+    check(wanted, ExistingTopic(KnownTopic(2), 3, TopicConfig("it", TOLD)), TopicPolicy())
     with pytest.raises(Refused, match=r"cleanup\.policy=compact, but must have delete"):
-        check(wanted, ExistingTopic(6, 3, TopicConfig("it", {**TOLD, "cleanup.policy": "compact"})), TopicPolicy())
+        check(
+            wanted,
+            ExistingTopic(KnownTopic(6), 3, TopicConfig("it", {**TOLD, "cleanup.policy": "compact"})),
+            TopicPolicy(),
+        )
     with pytest.raises(Refused, match="has 2 partitions, but must have 1"):
-        check(RequiredTopic("bank.commits", "commits"), ExistingTopic(2, 3, TopicConfig("it", TOLD)), TopicPolicy())
+        check(
+            RequiredTopic("bank.commits", "commits"),
+            ExistingTopic(KnownTopic(2), 3, TopicConfig("it", TOLD)),
+            TopicPolicy(),
+        )
 
 
 def test_topics_are_made_in_requests_that_kafka_accepts_each_once() -> None:
@@ -71,7 +93,7 @@ def test_topics_are_made_in_requests_that_kafka_accepts_each_once() -> None:
 
 
 def test_a_small_bound_of_the_commit_records_topic_is_refused_with_the_command() -> None:
-    topic = ExistingTopic(1, 3, TopicConfig("it", {**TOLD, "max.message.bytes": "1048588"}))
+    topic = ExistingTopic(KnownTopic(1), 3, TopicConfig("it", {**TOLD, "max.message.bytes": "1048588"}))
     with pytest.raises(SetupError, match=r"--topic bank\.commits --add-config max\.message\.bytes=8388608"):
         look(topic)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
 from chaos.proxy import Proxy
+from fixtures.connector import wait_until
 from late.frames import Api
 from late.rules import Cut, Moment, Rule
 from twofold.stack.process import choose_port
@@ -44,13 +45,6 @@ def asks(connection: socket.socket, body: bytes) -> bool:
     """Whether the request is answered, and as the one that it is."""
     send(connection, body)
     return receive(connection)[:4] == body[4:8]
-
-
-def wait_until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 END = Rule(name="end", api=Api.END_TXN, ids=r"\.main$", most=1)

@@ -5,7 +5,7 @@ memory: what people wish of it while other wishes of theirs wait, and what no sn
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
@@ -17,8 +17,9 @@ import pytest
 from twofold.bridge import initial
 from twofold.config import BackfillConfig
 from twofold.kafka.backfill_commands import TopicCommand
-from twofold.kafka.publisher import Publisher
+from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold.kafka.row_batch import SKIPPED, Record, RowBatch
+from twofold.kafka.topic_rules import KnownTopic
 from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.exchanged import CommandExecuted
 from twofold.lives.load_progress import LoadProgress
@@ -31,16 +32,17 @@ from twofold.loads.chunk import (
     SnapshotSeen,
     TableEncoding,
 )
-from twofold.loads.load_merger import LoadMerger, LoadRecords
+from twofold.loads.load_merger import LoadMerger
 from twofold.loads.load_pool import LoadPool
-from twofold.loads.loader import AskEncoding
+from twofold.loads.reader import AskEncoding, Reader
+from twofold.loads.watched_topic import EnvelopeReader
 from twofold.run.loading import Loading
 from twofold.source.messages import Relation
 from twofold.source.table_descriptions import DescribedTables
 from twofold.spool import Spool
 from twofold.tables.pins import Pins
 from twofold.tables.table_lives import TableLives
-from twofold_avro.records import Commit, Frontier, Pin, Prepared, Progress, SkippedRow
+from twofold_avro.records import Commit, Pin, Progress, SkippedRow
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import Packer, RowPlan
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -70,7 +72,7 @@ def record(key: bytes | None, value: bytes) -> Record:
     return {"key": None if key is None else HEAD + key, "value": value}
 
 
-class Looking:
+class Looking(EnvelopeReader):
     """A value here is its transaction and its op; * behind it: an unchanged value was left out."""
 
     def read(self, value: bytes) -> tuple[int, str, bool]:
@@ -100,24 +102,16 @@ class Topic:
                 assert value is not None
                 self._open.append((None if key is None else key[KEY_HEAD:], value))
 
-    def commit_main(
-        self,
-        commit: Commit | None,
-        progress: Progress,
-        *,
-        ledger: Mapping[str, Prepared | None] | None = None,
-        pins: Mapping[str, Pin] | None = None,
-        frontier: Frontier | None = None,
-    ) -> Commit | None:
+    def commit_main(self, records: TransactionRecords) -> Commit | None:
         self.rows += self._open
-        if commit is not None:
-            self.commits.append(commit)
+        if records.commit is not None:
+            self.commits.append(records.commit)
         self._open = []
-        self.pins |= pins or {}
-        return commit
+        self.pins |= records.pins
+        return records.commit
 
 
-class Table:
+class Table(Reader):
     """What is read of a table in memory, two rows a chunk."""
 
     estimate = 0
@@ -163,12 +157,9 @@ class Table:
             "lists": [[record(key, value) for key, value in rows]],
             "snapshot": self._world.snapshot,
             "end_lsn": Lsn(1),
-            "last": None,
-            "among": frozenset(),
             "scanned": False,
             "at_us": 0,
             "rows": len(rows),
-            "size": 0,
         }
         return Chunk(**(values | more))
 
@@ -243,18 +234,25 @@ class World:
         self.topic = Topic()
         pins = {TOPIC: pinned}
         self.tables = Tables(pins)
-        self.merger = LoadMerger(cast("Publisher", self.topic), pins=pins, envelopes=Looking(), spool=spool)
+        self.merger = LoadMerger(cast("Publisher", self.topic), pins=pins, envelopes=Looking(str), spool=spool)
         self.loads = LoadPool(
             BackfillConfig.model_validate({"readers": readers}), make_reader=lambda _: Table(self), delivered=lambda: ()
         )
         self.commands = Commands()
         self.executor = Executor(self.merger)
-        self.loading = Loading(self.loads, self.tables, self.executor, self.commands, Nobody(), check_s=0)
+        self.loading = self.loading_with(Nobody())
         self._state = initial(applied_lsn=Lsn(100), confirmed_lsn=Lsn(100), sequence=0, pool=1)
 
-    def busy(self, *, on: bool) -> None:
+    def loading_with(self, joined_tables: object, reload_up_to: int = 0) -> Loading:
+        parts: Any = (self.loads, self.tables, self.executor, self.commands, joined_tables)
+        return Loading(*parts, reload_up_to=reload_up_to, check_s=0)
+
+    def turns_while_busy(self, *wishes: str) -> None:
         """In the midst of a transaction: nothing is carried out."""
-        self._state = self._state._replace(unfinished=on)
+        self._state = self._state._replace(unfinished=True)
+        for wish in wishes:
+            self.turn(wish)
+        self._state = self._state._replace(unfinished=False)
 
     def turn(self, wish: str = "") -> None:
         """As `Run` does it, with a worker that is done at once."""
@@ -268,7 +266,7 @@ class World:
         return self.loading.due(self._state)
 
     def publish(self, due: DueOfLoad) -> None:
-        records = LoadRecords(COMMIT, PROGRESS, self.tables.pins.take_unwritten())
+        records = TransactionRecords(COMMIT, PROGRESS, self.tables.pins.take_unwritten())
         match due:
             case Chunk():
                 self.merger.publish_chunk(due, records)
@@ -331,10 +329,7 @@ BEHIND_D = [(key, value) for key, value in ROWS.items() if key > b"D"]
 def test_a_start_overtakes_a_resume(world: Making) -> None:
     """Else the load from the beginning goes on where the paused one was, behind the truncate."""
     here = world(PAUSED)
-    here.busy(on=True)
-    here.turn("resume")
-    here.turn("start")
-    here.busy(on=False)
+    here.turns_while_busy("resume", "start")
     here.until_ready()
     assert here.topic.rows == [TRUNCATE, *ROWS.items()]
 
@@ -345,10 +340,7 @@ def test_two_resumes_are_one(world: Making, readers: int) -> None:
     thread.
     """
     here = world(PAUSED, readers)
-    here.busy(on=True)
-    here.turn("resume")
-    here.turn("resume")
-    here.busy(on=False)
+    here.turns_while_busy("resume", "resume")
     here.until_ready()
     assert here.topic.rows == BEHIND_D
 
@@ -356,10 +348,7 @@ def test_two_resumes_are_one(world: Making, readers: int) -> None:
 def test_a_pause_behind_a_resume(world: Making) -> None:
     """Else the load goes on in a state in which the merger remembers no keys."""
     here = world(PAUSED)
-    here.busy(on=True)
-    here.turn("resume")
-    here.turn("pause")
-    here.busy(on=False)
+    here.turns_while_busy("resume", "pause")
     here.until_paused()
     assert not here.loads.busy
     assert here.topic.pins[TOPIC].command == 1
@@ -381,10 +370,7 @@ def test_a_pause_before_the_load_has_begun(world: Making) -> None:
 def test_a_reload_that_had_not_begun_is_carried_on(world: Making, wishes: list[str], keyless: bool) -> None:
     """With its truncate."""
     here = world(pin("ready", keyless=keyless))
-    here.busy(on=True)
-    for wish in ["start", *wishes]:
-        here.turn(wish)
-    here.busy(on=False)
+    here.turns_while_busy("start", *wishes)
     here.until_ready()
     rows = [(None, key) for key in ROWS] if keyless else list(ROWS.items())
     assert here.topic.rows == [TRUNCATE, *rows]
@@ -404,10 +390,7 @@ def test_a_start_holds_beyond_what_comes_in_the_same_look_except_a_cancel(world:
 
 def test_a_reload_that_had_not_begun_is_paused_over_a_restart(world: Making) -> None:
     before = world(PAUSED)
-    before.busy(on=True)
-    before.turn("start")
-    before.turn("pause")
-    before.busy(on=False)
+    before.turns_while_busy("start", "pause")
     before.until_paused()
     assert not before.loads.busy
     here = world(before.topic.pins[TOPIC])
@@ -424,14 +407,14 @@ def test_a_table_that_is_published_again_keeps_the_number_of_the_last_command(wo
     here.until_ready()
     assert here.topic.pins[TOPIC].command == 1
     here.tables.pins.restart([TOPIC], {TOPIC})
-    here.tables.pins.pin_version(SHAPE, TOPIC, 1, None, (None, 1))
+    here.tables.pins.pin_version(SHAPE, TOPIC, KnownTopic(1), None, (None, 1))
     for topic, watch in here.tables.lives.take_for_merger():
         here.merger.watch(topic, watch)
     here.until_ready()
     assert here.topic.pins[TOPIC].command == 1
     again = world(here.topic.pins[TOPIC])
     again.tables.pins.restart([TOPIC], {TOPIC})
-    again.tables.pins.pin_version(SHAPE, TOPIC, 1, None, (None, 1))
+    again.tables.pins.pin_version(SHAPE, TOPIC, KnownTopic(1), None, (None, 1))
     assert again.tables.pins[TOPIC].command == 1
 
 
@@ -472,11 +455,11 @@ def test_a_row_under_a_new_key_that_is_not_visible_yet(world: Making) -> None:
 def test_a_commit_record_has_the_tables_that_were_in_backfill_when_it_was_made(world: Making) -> None:
     """The thread that reads may add one meanwhile: the merger hears of it with the next job."""
     here, other = world(pin("running")), TableShape(7, "public", "other", (), "nothing")
-    here.tables.pins.pin_version(other, "bank.public.other", 1, None, (None, 1))
-    here.merger.commit(COMMIT, PROGRESS, pins={})
+    here.tables.pins.pin_version(other, "bank.public.other", KnownTopic(1), None, (None, 1))
+    here.merger.commit(TransactionRecords(COMMIT, PROGRESS))
     for topic, watch in here.tables.lives.take_for_merger():
         here.merger.watch(topic, watch)
-    here.merger.commit(COMMIT, PROGRESS, pins=here.tables.pins.take_unwritten())
+    here.merger.commit(TransactionRecords(COMMIT, PROGRESS, here.tables.pins.take_unwritten()))
     assert [commit.backfilling for commit in here.topic.commits] == [(TOPIC,), (TOPIC, "bank.public.other")]
 
 
@@ -484,7 +467,7 @@ def test_a_commit_record_has_the_tables_that_are_stale_by_the_pins_it_travels_wi
     stale = replace(pin("ready"), stale="rewritten")
     here, other = world(stale), {"bank.public.other": replace(stale, table="other")}
     for pins in ({}, other, {TOPIC: pin("ready")}):
-        here.merger.commit(COMMIT, PROGRESS, pins=pins)
+        here.merger.commit(TransactionRecords(COMMIT, PROGRESS, pins))
     assert [commit.stale for commit in here.topic.commits] == [(TOPIC,), (TOPIC, *other), (*other,)]
 
 
@@ -505,7 +488,7 @@ def test_a_commit_record_and_its_pin_have_what_the_topic_lacks(world: Making) ->
     here = world(pin("ready"))
 
     def commit() -> list[tuple[int, bytes | None]]:
-        here.merger.commit(COMMIT, PROGRESS, pins={})
+        here.merger.commit(TransactionRecords(COMMIT, PROGRESS))
         said = here.topic.commits[-1].skipped
         assert here.topic.pins.get(TOPIC, pin("ready")).skipped == said
         assert {row.topic for row in said} <= {TOPIC}
@@ -532,7 +515,8 @@ def test_a_commit_record_and_its_pin_have_what_the_topic_lacks(world: Making) ->
 
 def test_the_next_run_knows_what_a_topic_lacks_and_a_reload_ends_it(world: Making) -> None:
     here = world(replace(pin("ready"), skipped=(SkippedRow(TOPIC, 50, b"A"),)))
-    here.merger.commit(COMMIT, PROGRESS, pins={"bank.public.other": replace(pin("ready"), table="other")})
+    other = {"bank.public.other": replace(pin("ready"), table="other")}
+    here.merger.commit(TransactionRecords(COMMIT, PROGRESS, other))
     assert list(here.topic.commits[-1].skipped) == [SkippedRow(TOPIC, 50, b"A")]
     here.turn("start")
     here.until(lambda: here.topic.rows)
@@ -558,7 +542,7 @@ def test_a_stale_table_that_no_look_has_found_yet_waits_for_one(world: Making, m
         monkeypatch.setattr(Tables, name, lambda *_: None)
     monkeypatch.setattr(Tables, "is_loadable", lambda *_: True)
     here = world(replace(pin("ready"), relation=7, stale="it was not published for a time", reload_due=True))
-    here.loading = Loading(here.loads, here.tables, here.executor, here.commands, Looks(), reload_up_to=10, check_s=0)
+    here.loading = here.loading_with(Looks(), reload_up_to=10)
     assert not list(here.loading.turn())
     assert here.tables.pins[TOPIC].reload_due
     assert not here.tables.lives.is_emptying(TOPIC)

@@ -14,14 +14,15 @@ from twofold.lives.chunk_rule import Snapshot
 from twofold.lives.load_progress import LoadProgress
 from twofold.loads.chunk import Chunk, ReloadTruncate, SnapshotSeen
 from twofold.loads.load_pool import LoadPool
-from twofold.loads.loader import AskEncoding, Load
+from twofold.loads.loader import Load
+from twofold.loads.reader import AskEncoding, Reader
 from twofold.spool import Spool
 from twofold_common.positions import Lsn
 
 TOPIC = "bank.public.event"
 
 
-class Keyless:
+class Keyless(Reader):
     """The reader of a table without a key: one chunk, all of whose rows wait on disk."""
 
     estimate = 1
@@ -46,9 +47,7 @@ class Keyless:
     def read(self, progress: LoadProgress, *, ask: AskEncoding) -> Chunk:
         whole = self._spool.new()
         whole.append(b"rows")
-        return Chunk(
-            TOPIC, None, [], Snapshot(0, frozenset()), Lsn(7), None, frozenset(), True, 0, rows=1, size=4, whole=whole
-        )
+        return Chunk(TOPIC, None, Snapshot(0, frozenset()), Lsn(7), 0, scanned=True, rows=1, size=4, whole=whole)
 
     def cancel(self) -> None:
         pass
@@ -68,14 +67,12 @@ def loads(spool: Spool) -> Iterator[LoadPool]:
     config = BackfillConfig.model_validate({})
     with closing(LoadPool(config, make_reader=lambda _: Keyless(spool), delivered=lambda: ())) as loads:
         loads.begin(Load(TOPIC, "public", "event", LoadProgress(), resumed=False))
-        while not spool.disk_bytes:
+        while loads._offers.empty():
             time.sleep(0.01)
         yield loads
 
 
 def test_one_that_waits_for_the_stream_is_dropped(spool: Spool, loads: LoadPool) -> None:
-    while loads._offers.empty():
-        time.sleep(0.01)
     assert not list(loads.offers())
     assert loads.due(Lsn(6)) is None
     loads.stop(TOPIC)
@@ -83,8 +80,6 @@ def test_one_that_waits_for_the_stream_is_dropped(spool: Spool, loads: LoadPool)
 
 
 def test_one_that_was_not_looked_at_yet_is_dropped(spool: Spool, loads: LoadPool) -> None:
-    while loads._offers.empty():
-        time.sleep(0.01)
     loads.stop(TOPIC)
     assert not list(loads.offers())
     assert spool.disk_bytes == 0
@@ -92,8 +87,6 @@ def test_one_that_was_not_looked_at_yet_is_dropped(spool: Spool, loads: LoadPool
 
 def test_one_that_was_given_out_is_its_takers(spool: Spool, loads: LoadPool) -> None:
     """The worker may be at it."""
-    while loads._offers.empty():
-        time.sleep(0.01)
     assert not list(loads.offers())
     given = loads.due(Lsn(7))
     assert given is not None

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from twofold.kafka.publisher import Publisher
+from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.lives.chunk_rule import Snapshot
 from twofold.loads.chunk import Chunk, TableEncoding
-from twofold.loads.load_merger import LoadMerger, LoadRecords
+from twofold.loads.load_merger import LoadMerger
+from twofold.loads.watched_topic import EnvelopeReader
 from twofold.spool import Spool
 from twofold_avro.records import Commit, Pin, Progress
 from twofold_avro.transcode import PackedRecords, Packer
@@ -37,11 +38,11 @@ class Topic:
         for _, partition, records in batch.partitions():
             self.rows.setdefault(partition, []).extend(records)
 
-    def commit_main(self, _commit: Commit, _progress: Progress, *, pins: Mapping[str, Pin], **_: object) -> None:
-        self.pins = pins
+    def commit_main(self, records: TransactionRecords) -> None:
+        self.pins = records.pins
 
 
-class Values:
+class Values(EnvelopeReader):
     """A changed row's value is `u`; `u*`: an unchanged value was left out."""
 
     def read(self, value: bytes) -> tuple[int, str, bool]:
@@ -69,7 +70,7 @@ def publish(spool: Spool, chunk: dict[str, Any], changed: list[int], *, keyless:
     merger = LoadMerger(
         cast("Publisher", topic),
         pins={TOPIC: pin},
-        envelopes=Values(),
+        envelopes=Values(str),
         spool=spool,
     )
     batch = RowBatch()
@@ -79,18 +80,13 @@ def publish(spool: Spool, chunk: dict[str, Any], changed: list[int], *, keyless:
     values: dict[str, Any] = {
         "topic": TOPIC,
         "encoding": TableEncoding(cast("Any", None), 2, cast("Any", None), None),
-        "lists": [],
         "snapshot": Snapshot(XID, frozenset()),
         "end_lsn": Lsn(1),
-        "last": None,
-        "among": frozenset(),
-        "scanned": True,
         "at_us": 0,
-        "rows": 0,
-        "size": 0,
+        "scanned": True,
     }
     made = Chunk(**(values | chunk))
-    merger.publish_chunk(made, LoadRecords(COMMIT, PROGRESS, {}))
+    merger.publish_chunk(made, TransactionRecords(COMMIT, PROGRESS))
     result = made.answer.result(0)
     assert result is not None
     topic_rows = sum(map(len, topic.rows.values()))

@@ -21,7 +21,7 @@ from twofold.config import OutboxRule
 from twofold.errors import Refused, SetupError
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import RowBatch
-from twofold.kafka.topic_rules import RequiredTopic
+from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
 from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.outbox.event_topics import EventTopics
 from twofold.outbox.outbox import OutboxEvent, OutboxMessages, OutboxTable
@@ -149,9 +149,9 @@ class Topics:
     def __init__(self) -> None:
         self.asked: list[RequiredTopic] = []
 
-    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, int]:
+    def ensure(self, wanted: Iterable[RequiredTopic]) -> dict[str, KnownTopic]:
         self.asked += (asked := list(wanted))
-        return {each.name: PARTITIONS for each in asked}
+        return {each.name: KnownTopic(PARTITIONS) for each in asked}
 
 
 class Table:

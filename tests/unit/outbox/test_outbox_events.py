@@ -47,7 +47,7 @@ def producer() -> Iterator[Maker]:
     def make(client: Client) -> TransactionalProducer:
         made = object.__new__(TransactionalProducer)
         made.transactional_id, made.in_transaction = "bank.main", True
-        made._timeout_s, made._watch, made._deliveries = 5.0, watch, Deliveries()
+        made._timeout_s, made._watch, made.deliveries = 5.0, watch, Deliveries()
         made._bootstrap = "localhost:9092"
         made._known_topics, made._producer = {"t"}, cast("Any", client)
         return made

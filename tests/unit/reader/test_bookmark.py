@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold_common.errors import UsageError
-from twofold_reader.bookmark import WHOLE, Bookmark
+from twofold_reader.whole_transactions import WHOLE, Bookmark
 
 
 @pytest.mark.parametrize("mark", [Bookmark("5f1c", 1, 0, 0), Bookmark("", 2**40, 2**41, WHOLE)])

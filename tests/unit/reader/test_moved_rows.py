@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from twofold_reader.bookmark import Bookmark
 from twofold_reader.changes import Change, Op
-from twofold_reader.moved_rows import Branch, BranchChange, delete_first
-from twofold_reader.whole_transactions import Transaction
+from twofold_reader.group_reader import Branch, BranchChange, delete_first
+from twofold_reader.whole_transactions import Bookmark, Transaction
 
 TABLE = "public.account"
 NO_SCHEMA: Any = None

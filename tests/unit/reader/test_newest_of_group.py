@@ -13,10 +13,9 @@ import pytest
 from twofold_avro.records import Commit, PreparedOutcome
 from twofold_common.global_cut import Frontier
 from twofold_reader import group_reader
-from twofold_reader.bookmark import WHOLE, Bookmark
-from twofold_reader.commit_reader import FoundCommit
 from twofold_reader.group_reader import GroupReader
-from twofold_reader.whole_transactions import Transaction
+from twofold_reader.reader import FoundCommit
+from twofold_reader.whole_transactions import WHOLE, Bookmark, Transaction
 
 
 class Story:

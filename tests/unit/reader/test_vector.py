@@ -20,10 +20,9 @@ import pytest
 
 from twofold_avro.records import Commit, Range
 from twofold_common.errors import Refused
-from twofold_reader.bookmark import WHOLE, Bookmark
 from twofold_reader.changes import ChangeDecoder
 from twofold_reader.partition_rows import PartitionRows
-from twofold_reader.whole_transactions import CommitSequence, Transaction, assemble
+from twofold_reader.whole_transactions import WHOLE, Bookmark, CommitSequence, Transaction, assemble
 
 ROOT = Path(__file__).parents[3]
 VECTOR: dict[str, Any] = json.loads((ROOT / "docs/reference/transactions.json").read_text())

@@ -19,20 +19,20 @@ def test_a_read_beside_which_a_cut_was_published_does_not_count() -> None:
     tally = _tally((100, 1, 1), (99, 1, 2), (100, 2, 3), (98, 3, 3), (100, 3, 3))
     assert (tally.reads, tally.torn, tally.repeated, tally.repeated_torn) == (3, [98], 2, 1)
     assert tally.versions == {1, 3}
-    outcome = Outcome("rest", True, 7, 3, 12.3, {"spark": tally, "duckdb": tally})
+    outcome = Outcome("rest", True, True, 7, 3, 12.3, {"spark": tally, "duckdb": tally})
     assert (outcome.reads, outcome.torn) == (6, 2)
     assert outcome.describe().startswith(
-        "rest: 6 reads, 7 cuts, 3 kills in 12 s: 2 torn\n  spark: 3 reads of 2 versions, 1 torn; 2 were made again"
+        "rest: 6 reads, 7 cuts, 3 kills in 12 s: 2 torn\n  it offers one commit of several tables\n  spark: 3 reads of 2 versions, 1 torn; 2 were made again"
     )
 
 
 def test_only_catalogs_that_change_several_tables_at_once_fail_the_command() -> None:
     whole, torn = _tally((100, 1, 1)), _tally((99, 1, 1))
     times = TornTimes(2, 0.25)
-    one_by_one = Outcome("sqlite", False, 7, 3, 12.3, {"spark": torn}, times)
-    at_once = Outcome("rest", True, 7, 3, 12.3, {"spark": whole})
+    one_by_one = Outcome("sqlite", False, False, 7, 3, 12.3, {"spark": torn}, times)
+    at_once = Outcome("rest", True, True, 7, 3, 12.3, {"spark": whole})
     assert summarize([at_once, one_by_one], ["spark"]) == {"readers": ["spark"], "reads": 1, "torn": 0}
-    failed = Outcome("rest", True, 7, 3, 12.3, {"spark": whole, "duckdb": torn})
+    failed = Outcome("rest", True, True, 7, 3, 12.3, {"spark": whole, "duckdb": torn})
     assert summarize([failed, one_by_one], ["spark", "duckdb"])["torn"] == 1
     assert one_by_one.describe().endswith("two tables were of two cuts 2 times, 250 ms at most")
 

@@ -8,13 +8,13 @@ import pytest
 
 from twofold.errors import QuickAgain, RunEnded, UncertainEnd
 from twofold.kafka.late_ends import RETRY_FACTOR_MAX, SLOW_AGAIN_S
-from twofold.run.supervisor import _NextRun
+from twofold.run.next_run import NextRun
 
 
 def test_the_bound_of_ends_follows_slow_brokers_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("twofold.kafka.late_ends.time.monotonic", lambda: now)
-    next_run = _NextRun(MagicMock())
+    next_run = NextRun(MagicMock())
     factors = []
     for _ in range(7):
         next_run = next_run.after(UncertainEnd("slow"), recovered=True)
@@ -29,7 +29,7 @@ def test_the_bound_of_ends_follows_slow_brokers_and_comes_back(monkeypatch: pyte
 def test_connections_that_are_lost_now_and_then_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("twofold.kafka.late_ends.time.monotonic", lambda: now)
-    next_run = _NextRun(MagicMock())
+    next_run = NextRun(MagicMock())
     for _ in range(5):
         next_run = next_run.after(UncertainEnd("lost"), recovered=True)
         now += SLOW_AGAIN_S + 1

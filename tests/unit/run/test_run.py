@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -13,11 +14,20 @@ from twofold.bridge import Event, events, initial
 from twofold.config import TurnConfig
 from twofold.errors import MalformedMessage
 from twofold.run import run as module
-from twofold.run.observer import NullObserver
+from twofold.run.observer import Observer
 from twofold.run.run import OUTCOMES_BYTES, Run, StopRequested, Timers
 from twofold.stream.source_transaction import CollectedEvent
 from twofold_avro.errors import MalformedRow
 from twofold_common.positions import Lsn, PreparedIdentity
+
+NAMES = "state session collector executor worker loading timers doubt_warnings limits registrar"
+
+
+def make(**parts: Any) -> tuple[Run, Any]:
+    """A run, and its parts by their names: those that are given, mocks for the others."""
+    found = SimpleNamespace(**{name: MagicMock() for name in NAMES.split()}, stop=threading.Event())
+    vars(found).update(parts)
+    return Run(**vars(found)), found
 
 
 @pytest.mark.parametrize(("where", "call"), [("loading", "turn"), ("collector", "collect")])
@@ -25,14 +35,15 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
     """It would come again, so the supervisor does not try again: by a backfill's reader, and in the
     stream.
     """
-    names = "state session collector executor worker loading timers doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
-    parts["state"].must_wait = False
-    parts["loading"].due.return_value = None
-    parts["collector"].half_prepared = parts["collector"].reached = False
-    getattr(parts[where], call).side_effect = MalformedRow("no boolean", table="public.t", column="c", offset=17)
+    run, parts = make()
+    parts.state.must_wait = False
+    parts.loading.due.return_value = None
+    parts.collector.half_prepared = parts.collector.reached = False
+    getattr(getattr(parts, where), call).side_effect = MalformedRow(
+        "no boolean", table="public.t", column="c", offset=17
+    )
     with pytest.raises(MalformedMessage) as ended:
-        Run(**parts, stop=threading.Event()).go(NullObserver())
+        run.go(Observer())
     assert (str(ended.value), ended.value.exit_status) == ("column c of public.t: no boolean at byte 17", 7)
 
 
@@ -41,26 +52,20 @@ def test_no_table_is_registered_by_a_load_while_a_prepared_transaction_is_half_r
     """Some of its rows would have a provisional schema id and others not, and nothing would say
     so.
     """
-    names = "session executor worker timers doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
-    loading, state = MagicMock(), MagicMock(must_wait=False, batch=None)
-    loading.due.return_value = None
     collector = MagicMock(half_prepared=half_prepared, reached=False)
-    stop = MagicMock()
-    stop.is_set.side_effect = [False, True]
-    Run(**parts, state=state, collector=collector, loading=loading, stop=stop)._turns()
-    assert loading.turn.called != half_prepared
+    run, parts = make(state=MagicMock(must_wait=False, batch=None), collector=collector, stop=MagicMock())
+    parts.loading.due.return_value = None
+    parts.stop.is_set.side_effect = [False, True]
+    run._turns()
+    assert parts.loading.turn.called != half_prepared
 
 
 @pytest.mark.parametrize("ended", [False, True])
 def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest.MonkeyPatch, *, ended: bool) -> None:
     """Kafka's own timeout has counted all the while. Not if its outcome was read meanwhile."""
-    names = "state session collector worker loading doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
     timers = Timers(open_within_s=0, hold_s=30, idle_s=1000, pool=1, now=100)
-    executor = MagicMock(begun=lambda _: 100.0)
-    parts["state"].find.return_value = None if ended else object()
-    run = Run(**parts, executor=executor, timers=timers, stop=threading.Event())
+    run, parts = make(executor=MagicMock(begun=lambda _: 100.0), timers=timers)
+    parts.state.find.return_value = None if ended else object()
     monkeypatch.setattr(module, "step", lambda state, _: (state, ()))
     identity = PreparedIdentity(1, "a")
     run._take_collected(CollectedEvent(events.PrepareRead(identity, Lsn(1), Lsn(2), rows=1)))
@@ -85,16 +90,10 @@ def test_one_that_took_long_to_open_is_parked_so_much_sooner(monkeypatch: pytest
 def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
     monkeypatch: pytest.MonkeyPatch, committing: bool, rows: int, size: int, outcomes: int, full: bool
 ) -> None:
-    names = "session collector worker loading timers doubt_warnings registrar"
-    state = MagicMock(unanswered=("one",) if committing else ())
-    executor = MagicMock(batch_records=rows, batch_bytes=size, batch_outcome_bytes=outcomes)
-    parts: Any = {name: MagicMock() for name in names.split()}
-    run = Run(
-        **parts,
-        state=state,
-        executor=executor,
+    run, _ = make(
+        state=MagicMock(unanswered=("one",) if committing else ()),
+        executor=MagicMock(batch_records=rows, batch_bytes=size, batch_outcome_bytes=outcomes),
         limits=TurnConfig.model_validate({"rows": 100, "bytes": 1000}),
-        stop=threading.Event(),
     )
     taken: list[Event] = []
     monkeypatch.setattr(run, "_step_bridge", taken.append)
@@ -106,16 +105,14 @@ def test_while_kafka_commits_more_rows_are_gathered_but_not_more_bytes(
 def test_while_the_registrar_waits_commits_go_on_except_between_the_actions_of_a_step(
     monkeypatch: pytest.MonkeyPatch, executing: bool
 ) -> None:
-    names = "state session collector executor worker loading timers doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
+    run, parts = make()
     answer = events.MainCommitted(Lsn(7))
-    parts["worker"].answers.return_value, parts["timers"].due.return_value = [answer], [events.IdleDue()]
-    run = Run(**parts, stop=threading.Event())
+    parts.worker.answers.return_value, parts.timers.due.return_value = [answer], [events.IdleDue()]
     taken: list[Event] = []
     monkeypatch.setattr(run, "_step_bridge", taken.append)
     monkeypatch.setattr(run, "_executing", executing)
     run._while_waiting()
-    assert parts["session"].tend.called
+    assert parts.session.tend.called
     assert taken == ([] if executing else [answer, events.IdleDue(), events.Drained()])
 
 
@@ -123,10 +120,8 @@ def test_while_the_registrar_waits_commits_go_on_except_between_the_actions_of_a
 def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half_a_step(
     monkeypatch: pytest.MonkeyPatch, executing: bool
 ) -> None:
-    names = "session collector executor worker loading timers doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
-    run = Run(**parts, state=MagicMock(unfinished=False, unanswered=()), stop=threading.Event())
-    parts["worker"].busy = False
+    run, parts = make(state=MagicMock(unfinished=False, unanswered=()))
+    parts.worker.busy = False
     taken: list[Event] = []
     monkeypatch.setattr(run, "_step_bridge", taken.append)
 
@@ -136,7 +131,7 @@ def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half
 
     monkeypatch.setattr(run, "_turns", turns)
     with pytest.raises(StopRequested) if executing else nullcontext():
-        run.go(NullObserver())
+        run.go(Observer())
     assert taken == ([] if executing else [events.TurnFull()])
 
 
@@ -145,71 +140,49 @@ def test_a_stop_in_the_midst_of_a_wait_commits_what_is_whole_and_nothing_of_half
 def test_what_is_held_back_is_announced_when_a_frontier_waits_for_it(
     asked: int, announced: bool, received: tuple[str, ...]
 ) -> None:
-    names = "session executor worker loading timers doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
-    parts["session"].read.return_value = received
     question = events.FrontierAsked((), frozenset(), Lsn(asked))
     state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)._replace(asked=question)
-    collector = MagicMock()
-    collector.announce.return_value = ()
-    Run(**parts, state=state, collector=collector, stop=threading.Event(), frontiers=MagicMock())._read(
-        0.0, drained=False
-    )
-    assert collector.announce.called == announced
+    run, parts = make(state=state, frontiers=MagicMock())
+    parts.session.read.return_value = received
+    parts.collector.announce.return_value = ()
+    run._read(0.0, drained=False)
+    assert parts.collector.announce.called == announced
 
 
 def test_an_empty_socket_is_waited_for_until_one_that_is_held_is_due_and_then_it_is_announced() -> None:
-    names = "executor timers doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
-    parts["timers"].wait_s.return_value = 0.3
+    state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)
+    run, parts = make(state=state, loading=MagicMock(busy=False), worker=MagicMock(busy=False))
+    parts.timers.wait_s.return_value = 0.3
     one = PreparedIdentity(1, "a")
     announced = CollectedEvent(events.PrepareRead(one, Lsn(130), Lsn(140), rows=1))
-    collector = MagicMock()
-    collector.wait_s.return_value = 0.1
-    collector.announce_drained.side_effect = [(), (announced,), ()]
-    session, state = MagicMock(), initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)
-    session.read.return_value = ()
-    loading, worker = MagicMock(busy=False), MagicMock(busy=False)
-    run = Run(
-        **parts,
-        state=state,
-        collector=collector,
-        session=session,
-        loading=loading,
-        worker=worker,
-        stop=threading.Event(),
-    )
+    parts.collector.wait_s.return_value = 0.1
+    parts.collector.announce_drained.side_effect = [(), (announced,), ()]
+    parts.session.read.return_value = ()
     for _ in range(3):
         assert run._read(0.0, drained=True)
-    assert {call.kwargs["wait_s"] for call in session.read.call_args_list} == {0.1}
-    assert [call.args[1] for call in collector.announce_drained.call_args_list] == [0, 0, 1]
+    assert {call.kwargs["wait_s"] for call in parts.session.read.call_args_list} == {0.1}
+    assert [call.args[1] for call in parts.collector.announce_drained.call_args_list] == [0, 0, 1]
     assert run.state.find(one)
 
 
 def test_an_answer_that_comes_right_behind_the_others_is_not_overslept() -> None:
     """The socket would be waited for, up to half a second, while a batch could be committed."""
-    names = "executor doubt_warnings limits registrar"
-    parts: Any = {name: MagicMock() for name in names.split()}
-    timers, collector, session = MagicMock(), MagicMock(half_prepared=False, reached=False), MagicMock()
-    timers.wait_s.return_value, collector.wait_s.return_value, session.read.return_value = 0.3, 0.2, ()
-    worker, loading, stop = MagicMock(busy=True), MagicMock(busy=False), MagicMock()
-    loading.due.return_value = None
-    stop.is_set.side_effect = [False, False, False, True]
-    state = initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1)
+    run, parts = make(
+        state=initial(applied_lsn=Lsn(120), confirmed_lsn=Lsn(120), sequence=1, pool=1),
+        collector=MagicMock(half_prepared=False, reached=False),
+        worker=MagicMock(busy=True),
+        loading=MagicMock(busy=False),
+        stop=MagicMock(),
+    )
+    parts.timers.wait_s.return_value, parts.collector.wait_s.return_value = 0.3, 0.2
+    parts.session.read.return_value = ()
+    parts.loading.due.return_value = None
+    parts.stop.is_set.side_effect = [False, False, False, True]
 
     def answers(_: float) -> list[Event]:
-        worker.busy = worker.answers.call_count < 2  # the job ends right behind the second look
+        parts.worker.busy = parts.worker.answers.call_count < 2  # the job ends right behind the second look
         return []
 
-    worker.answers.side_effect = answers
-    Run(
-        **parts,
-        state=state,
-        timers=timers,
-        collector=collector,
-        session=session,
-        worker=worker,
-        loading=loading,
-        stop=stop,
-    )._turns()
-    assert [call.kwargs["wait_s"] for call in session.read.call_args_list] == [0, 0, 0.2]
+    parts.worker.answers.side_effect = answers
+    run._turns()
+    assert [call.kwargs["wait_s"] for call in parts.session.read.call_args_list] == [0, 0, 0.2]

@@ -12,6 +12,7 @@ from twofold.config import Config
 from twofold.errors import EndedElsewhere, RunEnded, Unreachable
 from twofold.run import supervisor
 from twofold.run.lookback import SINCE_LAST_COMMIT, LookbackWindow
+from twofold.run.next_run import NextRun
 
 
 class Client:
@@ -71,8 +72,8 @@ def test_how_far_recoveries_look_back(
         def go(self, _observer: object) -> NoReturn:
             raise ENDED[len(looked) - 1]
 
-    def recover(*_: object, lookback: LookbackWindow | None, **__: object) -> Run:
-        looked.append(lookback)
+    def recover(next_run: NextRun, *_: object) -> Run:
+        looked.append(next_run.lookback)
         if len(looked) == len(ENDED):
             stop.set()
         if not comes_through:

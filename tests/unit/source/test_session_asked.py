@@ -51,7 +51,7 @@ class Asking:
 
 def opened(monkeypatch: pytest.MonkeyPatch, server: Asking, timeout_s: float) -> ReplicationSession:
     monkeypatch.setattr("twofold.source.session.time", server)
-    session = ReplicationSession("", slot="s", publications=["p"], application_name="a")
+    session = ReplicationSession("", slot="s", publication="p", application_name="a")
     connection: Any = SimpleNamespace(pgconn=server, close=lambda: None)
     session._connection = connection
     session._timeout_s = timeout_s

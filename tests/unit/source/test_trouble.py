@@ -4,13 +4,16 @@ do.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import psycopg
 import pytest
 from psycopg import errors
 
-from twofold.errors import SetupError, Unreachable
+from twofold.errors import Refused, RunEnded, SetupError, Unreachable
 from twofold.source.connection import connect_error
-from twofold.source.diagnosis import start_error
+from twofold.source.diagnosis import skipped_publication, start_error, stream_error
 
 
 @pytest.mark.parametrize(
@@ -62,3 +65,33 @@ def test_an_expired_certificate_is_not_a_wrong_authority() -> None:
     told = connect_error("host=db dbname=bank", psycopg.OperationalError(said))
     assert "renew the server's certificate" in str(told)
     assert "sslrootcert" not in str(told)
+
+
+@pytest.mark.parametrize("said", ['publication "shop" does not exist', "Publikation »shop« existiert nicht"])
+def test_a_publication_that_is_gone_is_refused_in_every_language(said: str) -> None:
+    told = stream_error("dbname=nowhere", "slot", errors.UndefinedObject(said), publication="shop")
+    assert isinstance(told, Refused)
+    assert said in str(told)
+    other = errors.UndefinedObject("Typ »money« existiert nicht")
+    assert isinstance(stream_error("dbname=nowhere", "slot", other, publication="shop"), RunEnded)
+
+
+@pytest.mark.parametrize(
+    ("severity", "sqlstate", "said", "is_told"),
+    [
+        ("WARNING", "55000", 'skipped loading publication "shop"', True),
+        ("WARNING", "55000", "загрузка публикации «shop» пропущена", True),
+        ("WARNING", "55000", "что-то другое", False),
+        ("WARNING", "01000", "«shop»", False),
+        ("NOTICE", "55000", "«shop»", False),
+    ],
+)
+def test_a_publication_that_is_skipped_is_told_in_every_language(
+    severity: str, sqlstate: str, said: str, *, is_told: bool
+) -> None:
+    """PostgreSQL 18 goes on without it, and the changes of its tables are gone."""
+    warning = SimpleNamespace(
+        severity="ВНИМАНИЕ", severity_nonlocalized=severity, sqlstate=sqlstate, message_primary=said
+    )
+    told = skipped_publication(cast("Any", warning), "shop")
+    assert isinstance(told, Refused) == is_told

@@ -11,7 +11,7 @@ from twofold_spark import object_store, session
 from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.errors import UsageError
 from twofold_spark.job.arguments import build_parser
-from twofold_spark.job.members import choose_sharding
+from twofold_spark.job.running import choose_sharding
 
 _LINE = ("mirror", "--bootstrap", "b", "--registry", "r", "--prefix", "p")
 

@@ -23,8 +23,8 @@ from twofold_spark.changelog.table_position import (
 )
 from twofold_spark.errors import SetupError, TableRefused
 from twofold_spark.sinks.sharding import NO_SHARDING, Sharding
+from twofold_spark.sources.kafka_client import TopicState
 from twofold_spark.sources.registry import Registry, Subject
-from twofold_spark.sources.table_topics import TopicState
 
 SHARDED = Sharding.parse("public.accounts")
 MEMBERS = ("bank.east", "bank.west")

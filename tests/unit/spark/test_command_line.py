@@ -68,6 +68,20 @@ def test_an_empty_secret_is_refused(option: str, line: str, tmp_path: Path, caps
     build_parser().parse_args(["mirror", *NEEDED, "--kafka-file", str(tmp_path / "secrets")])
 
 
+@pytest.mark.parametrize("option", ["--kafka-file", "--catalog-file"])
+def test_a_file_of_secrets_is_read_in_utf_8_in_each_locale(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, file = ["mirror", *NEEDED, option, str(tmp_path / "secrets")], tmp_path / "secrets"
+    file.write_bytes("ssl.key.password=schlüssel".encode("utf-8-sig"))
+    read = vars(build_parser().parse_args(words))
+    assert read[option.removeprefix("--").replace("-", "_")] == {"ssl.key.password": "schlüssel"}
+    file.write_bytes("ssl.key.password=schlüssel".encode("latin-1"))
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(words)
+    assert "secrets: it is not UTF-8 at byte 21\n" in capsys.readouterr().err
+
+
 def test_an_address_with_a_password_is_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     for wrong in (["--sink", "jbdc=postgresql://me:hunter2@db/shop"], ["--kafka", "sasl.password:hunter2"]):
         with pytest.raises(SystemExit):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold_common.positions import format_lsn
-from twofold_spark.formatting import format_time
-from twofold_spark.sinks.cuts import CutLimit
+from twofold_spark.sinks.cuts import CutLimit, format_time
 from twofold_spark.verify.row_digest import split_row_text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twofold_common.global_cut import Frontier, Member
-from twofold_spark.mirror.group_membership import GroupMembership
+from twofold_spark.mirror.group_waiting import GroupMembership
 
 
 def member(cut: int, known: int, **seen: int) -> Member:

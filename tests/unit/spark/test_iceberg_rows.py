@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from twofold_spark.sinks.iceberg_rows import to_single_value
+from twofold_spark.sinks.iceberg_commits import to_single_value
 
 TABLE = {
     "type": "struct",

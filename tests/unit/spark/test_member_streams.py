@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from twofold_common.global_cut import Frontier
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
 from twofold_spark.sources.member_topics import MemberTopics
 
 
 def take_frontier(*seen: tuple[str, int, str]) -> MemberTopics:
-    topics = MemberTopics(Kafka("nowhere"), "west")
+    topics = MemberTopics(KafkaAdmin(cast("Any", None), Kafka("nowhere")), "west")
     rows: Any = [
         {
             "sequence": 7,

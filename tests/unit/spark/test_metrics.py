@@ -19,8 +19,11 @@ from twofold_spark.job.metrics import JobMetrics, serve_metrics
 
 def test_batches_are_added_up_and_gauges_are_the_last_ones() -> None:
     metrics = JobMetrics("mirror")
+    seen = [metrics.worked_at]
     metrics.record_batch(10, {"fold": 1.5, "merge": 2.0}, lag_seconds=4.0, cut_sequence=7)
     metrics.record_batch(5, {"fold": 0.5}, lag_seconds=2.0, cut_sequence=8)
+    seen.append(metrics.worked_at)
+    assert [each is not None for each in seen] == [False, True]
     server = serve_metrics(metrics, ("127.0.0.1", 0))
     address = f"http://127.0.0.1:{server.server_port}"
     try:

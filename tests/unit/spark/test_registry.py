@@ -4,14 +4,14 @@ later."""
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from helpers.spark.writer import table
 from twofold_avro import schemas
 from twofold_spark.mirror.table_merge import TableMerger
-from twofold_spark.sources.kafka_client import Kafka
+from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
 from twofold_spark.sources.registry import Registry
 
 TOPIC = "shop.public.t"
@@ -62,7 +62,7 @@ def test_a_subject_that_was_deleted_and_recreated_is_learned(registry: _Registry
 
 
 def test_a_key_is_asked_for_once_and_at_a_reload(registry: _Registry) -> None:
-    merger = TableMerger(Kafka("nowhere:1"), registry, "shop", "stop")
+    merger = TableMerger(KafkaAdmin(cast("Any", None), Kafka("nowhere:1")), registry, "shop", "stop")
 
     def key(*, reloaded: bool = False) -> tuple[str, ...]:
         return merger.describe_table(TOPIC, reloaded=reloaded).key

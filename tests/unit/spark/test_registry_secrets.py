@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from helpers.security.guards import basic, served
+from helpers.security.guards import Handler, basic, served
 from twofold_spark.errors import UsageError
 from twofold_spark.sources.registry import Registry, find_secret
 
@@ -19,17 +18,12 @@ from twofold_spark.sources.registry import Registry, find_secret
 def registry_that_accepts(right: str, callers: list[str | None]) -> Iterator[str]:
     """A registry without subjects; it denies other callers, and remembers each."""
 
-    class Answers(BaseHTTPRequestHandler):
+    class Answers(Handler):
         def do_GET(self) -> None:
             callers.append(self.headers.get("Authorization"))
             denied = callers[-1] != right
-            body = json.dumps({"error_code": 40101 if denied else 40401, "message": ""}).encode()
-            self.send_response(401 if denied else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
+            body = json.dumps({"error_code": 40101 if denied else 40401, "message": ""})
+            self.answer(body.encode(), 401 if denied else 404)
 
     with served(Answers) as port:
         yield f"http://127.0.0.1:{port}"

@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from twofold_spark.errors import TableRefused
+from twofold_spark.mirror.batching import MirrorSettings
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.source_mirror import Batch, MirrorSettings
+from twofold_spark.mirror.source_mirror import Batch
 from twofold_spark.sinks.cuts import NO_CUT
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.place import Place

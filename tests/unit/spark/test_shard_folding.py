@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
 from pyspark.sql import Row
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import StructType
 
 from twofold_spark.mirror import shard_folding
 from twofold_spark.mirror.shard_folding import DueShard, FoldedTable, ShardFolder
@@ -19,6 +19,7 @@ from twofold_spark.sources.kafka_reader import PARTITION_BITS, number_topics
 from twofold_spark.sources.registry import Subject
 
 NOTHING = cast("Any", None)
+ADMIN = cast("Any", SimpleNamespace(kafka=None))
 BIGINT, TEXT = {"name": "id", "type": "long"}, {"name": "note", "type": ["null", "string"], "default": None}
 
 
@@ -62,28 +63,43 @@ WEST = due("western", Merger("western", envelope(BIGINT, TEXT)))
         (due("western", Merger("western", envelope(BIGINT, TEXT)), key=("_key_id",)), False),
     ],
 )
-def test_shards_are_folded_at_once_if_their_rows_are_alike(other: DueShard, *, alike: bool) -> None:
+def test_shards_are_folded_at_once_if_their_rows_are_alike(
+    monkeypatch: pytest.MonkeyPatch, other: DueShard, *, alike: bool
+) -> None:
     """Whatever versions of the row are registered: all are read into the same columns."""
-    assert len(shard_folding._find_alike([EAST, other])) == (2 if alike else 0)
+    monkeypatch.setattr(shard_folding, "LastRecords", Records)
+    subjects = shard_folding._find_subjects([EAST, other])
+    with closing(ShardFolder(ADMIN, 1)) as folder:
+        found = folder._find_last_records("public.accounts", subjects) if subjects else None
+        assert (found is not None) == alike
+        if found is not None:
+            assert found.subjects == tuple(due.merger.subjects[0] for due in (EAST, other))  # type: ignore[attr-defined]
+        assert folder._last_records == ({"public.accounts": found} if alike else {})
+
+
+class Records:
+    """Their expressions are not made, which takes Spark."""
+
+    made: ClassVar[list[list[str]]] = []
+
+    def __init__(self, *subjects: Subject, decode_all: bool) -> None:
+        assert not decode_all
+        self.subjects = subjects
+        self.made.append([f"{each.name} {len(each.versions)}" for each in subjects])
 
 
 def test_expressions_are_made_once_for_all_members(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever of them a batch has, and until one has other versions."""
-    made: list[list[str]] = []
-
-    class Records:
-        def __init__(self, *subjects: Subject, decode_all: bool) -> None:
-            assert not decode_all
-            self.subjects = subjects
-            made.append([f"{each.name} {len(each.versions)}" for each in subjects])
-
     monkeypatch.setattr(shard_folding, "LastRecords", Records)
+    monkeypatch.setattr(Records, "made", made := list[list[str]]())
     east, west, north = (Merger(name, envelope(BIGINT, TEXT)).subjects[0] for name in ("east", "west", "north"))
     altered = replace(west, versions=(*west.versions, (99, envelope(BIGINT, TEXT))))
     widened = replace(east, versions=(*east.versions, (98, envelope(BIGINT, {**TEXT, "name": "added"}))))
-    with closing(ShardFolder(NOTHING, 1)) as folder:
-        for subjects in ([east, west], [north, west], [east, west], [altered, north], [widened, widened]):
-            folder._find_last_records("public.accounts", subjects)
+    with closing(ShardFolder(ADMIN, 1)) as folder:
+        for subjects in ([east, west], [north, west], [east, west], [altered, north]):
+            assert folder._find_last_records("public.accounts", subjects) is not None
+        assert folder._find_last_records("public.accounts", [widened, north]) is None
+        assert folder._find_last_records("public.accounts", [widened, widened]) is not None
     two = ["east-value 1", "west-value 1"]
     assert made == [two, [*two, "north-value 1"], ["east-value 1", "west-value 2", "north-value 1"], ["east-value 2"]]
 
@@ -93,10 +109,7 @@ def test_a_table_with_values_that_were_not_sent_is_folded_shard_by_shard_for_a_w
 ) -> None:
     tried, number = list[int](), 0
 
-    class Records:
-        def __init__(self, *subjects: Subject, decode_all: bool) -> None:
-            self.subjects = subjects
-
+    class Counted(Records):
         def select(self, raw: Any) -> Any:
             return raw
 
@@ -105,27 +118,30 @@ def test_a_table_with_values_that_were_not_sent_is_folded_shard_by_shard_for_a_w
             return [counted(0, 3, partial=True), counted(1, 3)]
 
     cached = SimpleNamespace(schema={"image": SimpleNamespace(dataType=StructType())})
-    monkeypatch.setattr(shard_folding, "LastRecords", Records)
-    monkeypatch.setattr(shard_folding, "StableOffsets", lambda _: SimpleNamespace(have_passed=lambda *_: True, close=lambda: None))  # fmt: skip
+    monkeypatch.setattr(shard_folding, "LastRecords", Counted)
+    monkeypatch.setattr("twofold_spark.sources.kafka_reader.are_decided", lambda *_: True)
     monkeypatch.setattr("twofold_spark.sources.kafka_reader.read_ranges", lambda *_, **__: None)
     monkeypatch.setattr(shard_folding, "cache_until_closed", lambda *_: cached)
     monkeypatch.setattr(shard_folding, "_fold_alone", lambda *_: None)
-    with closing(ShardFolder(NOTHING, 1)) as folder:
+    with closing(ShardFolder(ADMIN, 1)) as folder:
         for number in range(45):  # noqa: B007 - `Records` notes it
             folder.fold(NOTHING, [EAST, WEST], NOTHING)
     assert tried == [0, 21, 42]
 
 
-def test_a_columns_comment_is_that_of_the_first_member_that_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = StructType([StructField("id", LongType()), StructField("note", StringType())])
+def test_what_a_fold_has_cached_is_freed_at_the_end_also_if_no_cut_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[str] = []
 
-    def comment(subject: Subject, row: StructType) -> StructType:
-        texts = {"west-value": {"note": "why"}, "north-value": {"note": "what", "id": "a number"}}[subject.name]
-        return StructType([StructField(each.name, each.dataType, metadata={"comment": texts.get(each.name)} if each.name in texts else None) for each in row])  # fmt: skip
+    def fail(_spark: Any, shard: DueShard, _read: Any, folded: FoldedTable) -> None:
+        folded.caches.callback(freed.append, shard.prefix)
+        raise ZeroDivisionError
 
-    monkeypatch.setattr(shard_folding, "table_columns", comment)
-    found = shard_folding._find_columns([Merger(name).subjects[0] for name in ("west", "north")], row)
-    assert [each.metadata for each in found] == [{"comment": "a number"}, {"comment": "why"}]
+    monkeypatch.setattr(shard_folding, "_fold_alone", fail)
+    with closing(ShardFolder(NOTHING, 1)) as folder:
+        with pytest.raises(ZeroDivisionError):
+            folder.fold(NOTHING, [EAST], NOTHING)
+        assert freed == []
+    assert freed == ["east"]
 
 
 def counted(prefix_number: int, n: int, **special: Any) -> Row:

@@ -19,17 +19,18 @@ from pyspark.sql.types import (
 )
 
 from twofold_spark.errors import Refused, SetupError, TableRefused
+from twofold_spark.mirror.batching import MirrorSettings
 from twofold_spark.mirror.next_cut import NextCut
 from twofold_spark.mirror.shard_folding import ShardFolder
 from twofold_spark.mirror.sharded_tables import ShardedTables, unite_columns
 from twofold_spark.readers.cut_tables import Tables
 from twofold_spark.sinks.cuts import NO_CUT, Cut, GlobalCut
-from twofold_spark.sinks.delta_tables import RowCommit
+from twofold_spark.sinks.delta_sink import find_published
+from twofold_spark.sinks.delta_tables import RowCommit, has_lost_rows
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.merge_sql import POSTGRES, check_key, merge_statement, repeated_query
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
-from twofold_spark.sinks.shared_delta_sink import find_published
 from twofold_spark.sources.commit_records import CommitRecord
 
 SHARDING = Sharding.parse("public.accounts, sales.*")
@@ -76,6 +77,15 @@ def test_columns_of_shards_unite_and_are_as_wide_as_in_any() -> None:
     assert united.simpleString() == wanted.simpleString()
     with pytest.raises(TableRefused, match="has the type bigint in one shard and string in another"):
         unite_columns(TABLE, [(TABLE.key, other), (TABLE.key, columns(id=StringType()))])
+
+
+def test_a_columns_comment_is_that_of_the_first_shard_that_has_one() -> None:
+    west, north = (
+        StructType([StructField("id", LongType(), metadata=of_id), StructField("note", StringType(), metadata=of_note)])
+        for of_id, of_note in ((None, {"comment": "why"}), ({"comment": "a number"}, {"comment": "what"}))
+    )
+    united = unite_columns(TABLE, [(TABLE.key, west), (TABLE.key, north)])
+    assert [each.metadata for each in united] == [{"comment": "a number"}, {"comment": "why"}]
 
 
 def test_shards_with_different_keys_are_refused() -> None:
@@ -170,6 +180,24 @@ def test_in_delta_rows_go_back_to_before_what_no_cut_has(
     assert find_published(listed, None, 7) == unnamed
 
 
+@pytest.mark.parametrize(
+    ("behind", "lost"),
+    [
+        ([], False),
+        ([(4, 8, None), (5, 0, None)], False),
+        ([(4, 0, 2)], True),
+        ([(4, 0, -1)], True),
+        ([(4, 0, 3)], False),
+        ([(4, 0, 2), (5, 0, 3), (6, 8, None)], False),
+        ([(4, 8, None), (5, 0, 3)], True),
+    ],
+    ids=["nothing", "merges", "a version", "a time", "the cut's own", "repaired", "a merge that no cut has"],
+)
+def test_a_persons_restore_takes_rows_whose_number_stays(behind: list[tuple[int, int, int | None]], lost: bool) -> None:
+    """In a table of one source; the last cut names the version 3."""
+    assert has_lost_rows([RowCommit(*each) for each in behind], 3) is lost
+
+
 class Places:
     """A reader that knows where each table is asked for."""
 
@@ -249,11 +277,7 @@ def make_shared(sink: Any, *, unique_keys: bool = False) -> ShardedTables:
     shared = ShardedTables(
         sink,
         ShardFolder(cast("Any", None), 1),
-        tables_at_once=1,
-        maintain_every=1,
-        maintain_at_once=True,
-        keep_cuts=dt.timedelta(),
-        unique_keys=unique_keys,
+        MirrorSettings(tables_at_once=1, maintain_every=1, keep_cuts=dt.timedelta(), unique_keys=unique_keys),
     )
     shared._sink = sink
     shared.versions = {"public.accounts": "7", "sales.a": "8"}
@@ -271,7 +295,7 @@ def maintained(last: GlobalCut) -> list[str]:
     place = cast("Any", Fake())
     place.last = last
     with closing(make_shared(place)) as shared:
-        shared._due_tables.add(shared.versions)
+        shared.maintenance.due.add(shared.versions)
         shared.maintain_if_due()
     return found
 

@@ -17,8 +17,8 @@ from twofold_spark.errors import Refused
 from twofold_spark.sources import member_topics
 from twofold_spark.sources.commit_records import NO_COMMIT
 from twofold_spark.sources.commit_topic import CommitTopic
-from twofold_spark.sources.kafka_client import Kafka
-from twofold_spark.sources.member_topics import SoleTopics
+from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
+from twofold_spark.sources.member_topics import UNKNOWN, SoleTopics
 from twofold_spark.sources.registry import Registry
 
 SPARK = cast("SparkSession", None)
@@ -51,16 +51,15 @@ class Log:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     log = Log()
-    monkeypatch.setattr(member_topics, "open_admin", lambda *_: None)
-    monkeypatch.setattr(member_topics, "list_stable_offsets", lambda *_: {("bank.commits", 0): log.end})
-    monkeypatch.setattr(member_topics, "read_first_offset", lambda *_: log.first)
+    monkeypatch.setattr(KafkaAdmin, "list_stable_offsets", lambda *_: {("bank.commits", 0): log.end})
+    monkeypatch.setattr(KafkaAdmin, "list_first_offsets", lambda *_: {("bank.commits", 0): log.first})
     monkeypatch.setattr(CommitTopic, "read_rows", lambda _self, *what: log.read_rows(*what))
     return log
 
 
 def make_topics(refused: list[Refused] | None = None) -> SoleTopics:
     judge = (refused if refused is not None else []).append
-    return SoleTopics(Kafka("nowhere"), cast("Registry", None), "bank", judge)
+    return SoleTopics(KafkaAdmin(SPARK, Kafka("nowhere")), cast("Registry", None), "bank", judge)
 
 
 def take_batch(topics: SoleTopics, rows: int, ranges: int) -> list[int]:
@@ -81,7 +80,7 @@ def take_batches(topics: SoleTopics, rows: int = 100, ranges: int = 100) -> list
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), max_size=30), st.integers(1, 60), st.integers(1, 20))
 def test_batches_are_all_commits_in_order_and_bounded(sizes: list[tuple[int, int]], rows: int, ranges: int) -> None:
     topics = make_topics()
-    assert topics.take_commits(SPARK, [commit_row(n, *size) for n, size in enumerate(sizes, 1)])
+    assert topics.take_commits([commit_row(n, *size) for n, size in enumerate(sizes, 1)])
     batches = take_batches(topics, rows, ranges)
     assert [n for batch in batches for n in batch] == list(range(1, len(sizes) + 1))
     for batch in batches:
@@ -91,8 +90,8 @@ def test_batches_are_all_commits_in_order_and_bounded(sizes: list[tuple[int, int
 
 def test_a_batch_ends_before_a_gap() -> None:
     topics = make_topics()
-    topics.start_with_first(NO_COMMIT)
-    assert topics.take_commits(SPARK, [commit_row(n) for n in (4, 5, 7, 8, 10)])
+    topics.start_from(0, UNKNOWN, NO_COMMIT)
+    assert topics.take_commits([commit_row(n) for n in (4, 5, 7, 8, 10)])
     assert take_batches(topics) == [[4, 5], [7, 8], [10]]
 
 

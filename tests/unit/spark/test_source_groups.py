@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twofold_spark.errors import SetupError
-from twofold_spark.sources.source_groups import Membership, resolve_members
+from twofold_spark.sources.group_topics import Membership, resolve_members
 
 
 def says(group: str, *members: str) -> Membership:

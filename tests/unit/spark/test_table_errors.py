@@ -6,19 +6,22 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 
 import pytest
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import PySparkException, PySparkRuntimeError
 
+from twofold_spark import errors
 from twofold_spark.errors import (
     TableRefused,
     describe_causes,
     explain_conflict,
     explain_full_disk,
     explain_missing_right,
+    explain_reading_catalog,
     explain_standstill,
 )
-from twofold_spark.mirror.group_membership import GroupMembership
+from twofold_spark.mirror.batching import MirrorSettings
+from twofold_spark.mirror.group_waiting import GroupMembership
 from twofold_spark.mirror.mirror_job import Mirror
-from twofold_spark.mirror.source_mirror import Batch, MirrorSettings
+from twofold_spark.mirror.source_mirror import Batch
 from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.place import Place
@@ -28,6 +31,7 @@ from twofold_spark.sources.commit_records import CommitRecord
 
 TABLE = MirrorTable("bank.public.t", "public", "t", ("id",))
 CARDINALITY = "[MERGE_CARDINALITY_VIOLATION] The ON search condition of the MERGE statement matched a single row twice."
+INVARIANT = "org.apache.spark.sql.delta.schema.DeltaInvariantViolationException"
 ABORTED = "org.apache.spark.SparkException: Job aborted: Task 0.0 (driver): "
 FRAME = "\tat org.apache.spark.SparkRuntimeException.<init>(SparkRuntimeException.java:1)\n\t... 12 more\n"
 
@@ -49,6 +53,7 @@ def _of(*causes: str) -> str:
         ("org.apache.spark.sql.catalyst.ExtendedAnalysisException: [UNRESOLVED_COLUMN] `v`",),
         ("org.apache.spark.SparkException: read", "java.io.FileNotFoundException: /lake/t/data/1.parquet"),
         ("org.apache.spark.SparkException: write", "org.postgresql.util.PSQLException: ERROR: invalid byte sequence"),
+        ("org.apache.spark.SparkException: write", f"{INVARIANT}: [DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint c"),
     ],
 )  # fmt: skip
 def test_what_rows_or_files_of_a_table_cause_is_its_refusal(causes: tuple[str, ...]) -> None:
@@ -68,12 +73,48 @@ def test_what_rows_or_files_of_a_table_cause_is_its_refusal(causes: tuple[str, .
         ("java.lang.IllegalArgumentException: x", "java.net.ConnectException: Connection refused"),
         ("org.apache.iceberg.exceptions.CommitStateUnknownException: Cannot determine",),
         ("org.apache.spark.SparkException: write", "org.postgresql.util.PSQLException: FATAL: terminating connection"),
+        (
+            "org.apache.spark.SparkException: write",
+            "org.postgresql.util.PSQLException: ВАЖНО: отключение\nSQLSTATE 57P01",
+        ),
+        ("org.apache.spark.SparkException: write", "org.postgresql.util.PSQLException: no primary\nSQLSTATE 08001"),
+        (
+            "org.apache.spark.SparkException: write",
+            "org.postgresql.util.PSQLException: ERROR: deadlock\nSQLSTATE 40P01",
+        ),
+        ("java.lang.IllegalArgumentException: x", "java.net.NoRouteToHostException: No route to host"),
         ("java.lang.OutOfMemoryError: Java heap space",),
         ("org.example.Unknown: whatever",),
     ],
 )
 def test_what_may_concern_all_tables_stops_none(causes: tuple[str, ...]) -> None:
     assert refuse_for_error(TABLE, _of(*causes)) is None
+
+
+class Java:
+    """An exception of Java's with its cause, and its SQLSTATE if it is one of SQL."""
+
+    def __init__(self, cause: Java | None = None, sqlstate: str | None = None) -> None:
+        self._cause, self.sqlstate = cause, sqlstate
+
+    def getCause(self) -> Java | None:
+        return self._cause
+
+    def getSQLState(self) -> str | None:
+        return self.sqlstate
+
+
+@pytest.mark.parametrize(
+    ("origin", "last"),
+    [(Java(Java(sqlstate="57P01")), "SQLSTATE 57P01"), (Java(Java()), "it failed"), (None, "it failed")],
+)
+def test_the_state_that_a_database_gives_is_told_in_no_language(
+    origin: Java | None, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "is_instance_of", lambda _gateway, java, _name: java.sqlstate is not None)
+    failed = PySparkException("it failed")
+    failed._origin = origin  # type: ignore[attr-defined]
+    assert describe_causes(failed).splitlines()[-1] == last
 
 
 def test_a_frame_of_the_stack_is_no_cause() -> None:
@@ -178,3 +219,12 @@ def test_a_missing_right_is_said_with_the_command_that_gives_it() -> None:
         " --allow-principal User:NAME --operation Read --topic PREFIX. --resource-pattern-type prefixed"
     )
     assert explain_missing_right(_of("java.io.IOException: Permission denied"), "kafka:9092") is None
+
+
+def test_a_catalog_that_only_lets_read_is_named() -> None:
+    """As Iceberg's client of Unity Catalog's open server 0.6.0."""
+    offered = "java.lang.UnsupportedOperationException: Server does not support endpoint: POST /v1/{prefix}/namespaces"
+    said = explain_reading_catalog(_of("org.apache.spark.SparkException: x", offered))
+    assert said is not None
+    assert "(POST /v1/{prefix}/namespaces)" in str(said)
+    assert explain_reading_catalog(_of("java.lang.UnsupportedOperationException: views")) is None

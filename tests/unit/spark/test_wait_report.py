@@ -5,7 +5,7 @@ from __future__ import annotations
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
 from twofold_common.global_loads import Loads
 from twofold_common.global_waits import WaitClock, find_waits
-from twofold_spark.mirror.wait_report import AGAIN_S, NAMED_AFTER_S, NAMED_MAX, WaitReport
+from twofold_spark.mirror.group_waiting import AGAIN_S, NAMED_AFTER_S, NAMED_MAX, WaitReport
 
 
 def members(in_doubt: str, seen: int = 9, committed: str = "") -> dict[str, Member]:

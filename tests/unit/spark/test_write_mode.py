@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from twofold_spark.sinks.write_mode import MergedTable, WriteMode
+from twofold_spark.sinks.merge_plan import MergedTable, WriteMode
 
 REWRITTEN: WriteMode = "copy-on-write"
 BESIDE: WriteMode = "merge-on-read"

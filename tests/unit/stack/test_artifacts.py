@@ -7,13 +7,12 @@ import io
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from helpers.security.guards import Handler, served
 from twofold_common import artifacts
 from twofold_common.artifacts import Artifact, ArtifactError, ArtifactUnreachableError, fetch, read_lock
 
@@ -85,25 +84,18 @@ def test_an_address_that_is_none_is_named(tmp_path: Path) -> None:
 @pytest.fixture
 def shaky_server() -> Iterator[str]:
     """Answers 503, then ends in the middle, then serves the whole."""
-    served = iter(["503", "half"])
+    answers = iter(["503", "half"])
 
-    class Handler(BaseHTTPRequestHandler):
+    class Shaky(Handler):
         def do_GET(self) -> None:
-            what = next(served, "whole")
+            what = next(answers, "whole")
             self.send_response(503 if what == "503" else 200)
             self.send_header("Content-Length", str(len(CONTENT)))
             self.end_headers()
             self.wfile.write(CONTENT if what == "whole" else CONTENT[: len(CONTENT) // 2])
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with served(Shaky) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_a_shaky_server_is_asked_again(shaky_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,21 @@ def test_a_folder_that_the_servers_user_cannot_reach(tmp_path: Path) -> None:
     assert "choose a folder elsewhere" in one_line(error)
 
 
+@pytest.mark.parametrize("version", ["4.3.1", "4.4.0"])
+def test_brokers_of_another_version(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(server_files.OTHER_KAFKA, str(ROOT / f"tests/fixtures/kafka-{version}.lock"))
+    versions = {artifact.version for artifact in server_files.locked("kafka") if artifact.group == "org.apache.kafka"}
+    assert versions == {version}
+    assert server_files.locked("postgres"), "the others' files stay"
+
+
+def test_a_lock_file_of_brokers_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(server_files.OTHER_KAFKA, "nowhere.lock")
+    with pytest.raises(SetupError) as error:
+        server_files.locked("kafka")
+    assert one_line(error).startswith("TWOFOLD_KAFKA_LOCK names nowhere.lock, which cannot be read: No such file")
+
+
 def test_data_of_another_number_of_nodes(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / f"node{number}" / "data").mkdir(parents=True)

@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures.connector import wait_until
 from twofold.errors import SetupError, Unreachable
 from twofold.stack import process
 from twofold.stack.process import GuardedProcess
@@ -48,13 +47,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.fixture
 def pids_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(process, "_PATIENCE_S", 0.3)
@@ -87,8 +79,8 @@ def test_kill_ends_all(pids_file: Path) -> None:
 def test_a_server_that_dies_takes_its_orphans_along(pids_file: Path) -> None:
     server, pids = start(pids_file)
     os.kill(server.pid, signal.SIGKILL)
-    wait_for(lambda: not any(map(alive, pids)))
-    wait_for(lambda: not server.running())
+    wait_until(lambda: not any(map(alive, pids)))
+    wait_until(lambda: not server.running())
     server.stop()
 
 
@@ -96,7 +88,7 @@ def test_a_guard_that_is_killed_takes_the_server_along(pids_file: Path) -> None:
     server, pids = start(pids_file)
     guard = int(Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(guard, signal.SIGKILL)
-    wait_for(lambda: not alive(pids[0]))
+    wait_until(lambda: not alive(pids[0]))
     server.stop()
     os.kill(pids[1], signal.SIGKILL)  # The one thing that is not promised: an orphan, when its guard itself was killed.
 
@@ -110,11 +102,11 @@ def test_kill_9_of_the_parent_leaves_nothing(pids_file: Path) -> None:
     )
     command = [sys.executable, "-c", STUBBORN, str(pids_file)]
     with subprocess.Popen([sys.executable, "-c", parent_program, str(pids_file), *command]) as parent:
-        wait_for(pids_file.exists)
+        wait_until(pids_file.exists)
         pids = [int(pid) for pid in pids_file.read_text().split()]
         assert all(map(alive, pids))
         parent.kill()
-    wait_for(lambda: not any(map(alive, pids)))
+    wait_until(lambda: not any(map(alive, pids)))
 
 
 def test_a_server_that_ends_early_is_quoted(tmp_path: Path) -> None:

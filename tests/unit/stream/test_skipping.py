@@ -164,12 +164,8 @@ def test_a_row_whose_key_is_malformed(spool: Spool) -> None:
 
 
 def large(key: bytes | None, value: bytes, lsn: int, op: str = "c") -> Refused:
-    class Places:
-        def read_place(self, value: bytes) -> tuple[int, str, bool]:
-            return lsn, op, False
-
     refusal = RecordTooLarge(TOPIC, 0, 9, {"key": key and b"\0\0\0\0\1" + key, "value": value}, "kafka")
-    return offer_record(refusal, Pin("public", "note", 3), Places())
+    return offer_record(refusal, Pin("public", "note", 3), lambda _: (lsn, op, False))
 
 
 def test_of_a_row_too_large_that_changes_its_key_the_delete_stays(spool: Spool) -> None:

@@ -13,6 +13,7 @@ from twofold.config import ColumnRule, load
 from twofold.descriptions.description import Description
 from twofold.descriptions.hidden_columns import CatalogColumn, CatalogTable, Hidden, HiddenColumns, Located
 from twofold.errors import Refused, UsageError
+from twofold.source.catalog import Catalog
 from twofold.source.messages import Relation, RelationColumn
 from twofold.tables.column_policy import ColumnPolicy
 from twofold.tables.data_policy import DataPolicy
@@ -215,7 +216,7 @@ def test_policy_shows_again_what_was_left_out_in_doubt(monkeypatch: pytest.Monke
         policy.require_rules(policy.apply(SHAPE), before)
 
 
-class ColumnsNow:
+class ColumnsNow(Catalog):
     """The catalog: a table of two columns, email with the number 2."""
 
     def __init__(self, above: tuple[tuple[str, str], ...] = (), *, published: bool = True) -> None:

@@ -15,19 +15,22 @@ from typing import Any
 import fastavro
 import pytest
 
+from helpers.connector.configs import make_config
 from helpers.source.collecting import make_collector
 from twofold.bridge import events
 from twofold.descriptions.ddl_message import DdlMessage
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import VOID
+from twofold.kafka.schema_registry import NotRegistered
 from twofold.kafka.subjects import RequireRules
-from twofold.kafka.topic_rules import RequiredTopic
+from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
 from twofold.lives.load_life import LoadEnded, TopicEmptied
 from twofold.source import messages as m
 from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream.source_transaction import CollectedEvent
+from twofold.tables.data_policy import DataPolicy
 from twofold.tables.table_version import CHANGED_SHAPE
 from twofold.tables.tables import Tables
 from twofold.tables.topic_mismatch import TopicRestart
@@ -90,7 +93,11 @@ class Registry:
         return self.subjects.get(subject, {}).get(text)
 
     def schema(self, number: int) -> str:
-        return next(t for versions in self.subjects.values() for t, n in versions.items() if n == number)
+        for versions in self.subjects.values():
+            for text, known in versions.items():
+                if known == number:
+                    return text
+        raise NotRegistered(f"the registry does not have schema {number}")
 
     def versions(self, subject: str) -> list[str]:
         return list(self.subjects.get(subject, ()))
@@ -99,9 +106,9 @@ class Registry:
 class Topics:
     def ensure(
         self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
-    ) -> dict[str, int]:
+    ) -> dict[str, KnownTopic]:
         while_created()
-        return {each.name: each.partitions for each in wanted}
+        return {each.name: KnownTopic(each.partitions) for each in wanted}
 
     def missing(self, topics: Iterable[str]) -> list[str]:
         return []
@@ -121,18 +128,9 @@ def tables(
     catalog.now, catalog.comment = now, comment
     registry_: Any = registry
     topics: Any = Topics()
-    return Tables(
-        prefix="p",
-        database="db",
-        publication="p",
-        partitions=6,
-        tombstones=True,
-        placeholders=False,
-        catalog=catalog,
-        registrar=Registrar(registry_, topics, "p", require_rules),
-        pins=pins,
-        load_first=load_first,
-    )
+    config = make_config("p", source={"backfill": load_first})
+    registrar = Registrar(registry_, topics, "p", require_rules)
+    return Tables(config, "db", pins, catalog=catalog, registrar=registrar, policy=DataPolicy(config))
 
 
 def relation(columns: Columns) -> m.Relation:
@@ -268,6 +266,37 @@ def test_comment_of_a_shape_that_comes_back_stops_nothing(collect: Callable[...,
     here._catalog.comment = "new"  # type: ignore[attr-defined]
     collect(here, transaction(2, said(PLAIN), insert(b"2", b"2")))
     assert here.pins[TOPIC].value_schema_id == next(iter(registry.subjects[f"{TOPIC}-value"].values()))
+
+
+OTHERS_SCHEMAS = [
+    ("no schema", None),
+    ("p.public.other.Envelope", '{"type": "record", "name": "Envelope", "namespace": "p.public.other", "fields": []}'),
+    ("another schema", '"string"'),
+    ("another schema", 'syntax = "proto3";'),
+]
+
+
+@pytest.mark.parametrize(("found", "schema"), OTHERS_SCHEMAS)
+def test_id_that_the_registry_has_lost_or_given_to_another_schema_is_refused(
+    found: str, schema: str | None, collect: Callable[..., list[CollectedEvent]]
+) -> None:
+    """A registry that is restored from a backup hands out the ids of later schemas again."""
+    registry = Registry()
+    pins = announced(registry, PLAIN)
+    schema_id = pins[TOPIC].value_schema_id
+    assert schema_id is not None
+    del registry.subjects[f"{TOPIC}-value"]
+    if schema is not None:
+        registry.subjects["another"] = {schema: schema_id}
+    with pytest.raises(Refused) as refused:
+        collect(tables(registry, dict(pins)), transaction(1, said(PLAIN), insert(b"1", b"1")))
+    assert refused.value.what == f"the registry has {found} as id {schema_id}; it was the envelope of table public.t"
+    assert "twofold backfill start public.t" in refused.value.repair
+    repaired = tables(registry, dict(pins))
+    repaired.restart_topics([TOPIC], [relation(PLAIN)])
+    repaired.announce([relation(PLAIN)])
+    collect(repaired, transaction(2, said(PLAIN), insert(b"2", b"2")))
+    assert repaired.pins[TOPIC].value_schema_id in registry.subjects[f"{TOPIC}-value"].values()
 
 
 OTHER_KEY: tuple[Columns, Columns] = (

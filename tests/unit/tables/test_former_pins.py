@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twofold.tables.pins import Pins, former_pins
 from twofold.tables.table_lives import TableLives
 from twofold_avro.records import Pin
@@ -36,3 +38,12 @@ def test_a_table_is_known_though_nothing_of_its_former_name_counts_any_more() ->
     later = Pins("p", written, TableLives(written), load_first=True)
     assert [topic for topic, _ in later.former(OTHER, 16400)] == [TOPIC]
     assert later[TOPIC].pass_over() == later[TOPIC]
+
+
+def test_a_restart_forgets_the_schema_that_a_registry_has_lost_under_the_former_name() -> None:
+    pins = {TOPIC: replace(PERSON, value_schema_id=7, hidden="ssn")}
+    here = Pins("p", pins, TableLives(pins), load_first=True)
+    here.restart([TOPIC], in_use={OTHER})
+    ((former, pin),) = here.former(OTHER, 16400)
+    assert (former, pin.value_schema_id, pin.hidden) == (TOPIC, None, "ssn")
+    assert here.take_unwritten() == {TOPIC: pin}

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from helpers.connector.configs import make_config
 from twofold.errors import Refused
 from twofold.kafka.registrar import Registrar
-from twofold.kafka.topic_rules import RequiredTopic
+from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
 from twofold.source import messages as m
+from twofold.tables.data_policy import DataPolicy
 from twofold.tables.tables import Tables
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
@@ -61,10 +63,10 @@ class Topics:
 
     def ensure(
         self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
-    ) -> dict[str, int]:
+    ) -> dict[str, KnownTopic]:
         self.requests += 1
         while_created()
-        return {each.name: each.partitions for each in wanted}
+        return {each.name: KnownTopic(each.partitions) for each in wanted}
 
 
 def relation(number: int) -> m.Relation:
@@ -73,18 +75,8 @@ def relation(number: int) -> m.Relation:
 
 def tables(registry: Any, topics: Any) -> Tables:
     catalog: Any = Catalog()
-    return Tables(
-        prefix="p",
-        database="db",
-        publication="p",
-        partitions=6,
-        tombstones=True,
-        placeholders=False,
-        catalog=catalog,
-        registrar=Registrar(registry, topics, "p"),
-        pins={},
-        load_first=True,
-    )
+    config, registrar = make_config("p"), Registrar(registry, topics, "p")
+    return Tables(config, "db", {}, catalog=catalog, registrar=registrar, policy=DataPolicy(config))
 
 
 def test_new_tables_are_registered_side_by_side_with_three_questions_each() -> None:

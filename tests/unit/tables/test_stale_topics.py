@@ -9,6 +9,7 @@ import pytest
 from twofold.descriptions.ddl_message import DdlMessage
 from twofold.descriptions.description import Column, Description, KeyIndex, Publication
 from twofold.descriptions.staleness import AWAY, Lacking, LookCloser, NeedsReload
+from twofold.kafka.topic_rules import KnownTopic
 from twofold.lives.load_life import ReloadDue, TopicEmptied
 from twofold.source.messages import Relation
 from twofold.tables.pins import Pins, StaleTopic
@@ -244,5 +245,5 @@ def test_a_table_that_is_pinned_later_is_what_messages_told() -> None:
     world.again({})
     world.tell(WAS)
     shape = TableShape(oid=OID, schema="public", table="t", columns=(), replica_identity="default")
-    world.pins.pin_version(shape, TOPIC, 1, None, (None, 1))
+    world.pins.pin_version(shape, TOPIC, KnownTopic(1), None, (None, 1))
     assert world.pin.stored == WAS.to_text()

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from helpers.connector.configs import make_config
 from twofold.kafka.registrar import Registrar
-from twofold.kafka.topic_rules import RequiredTopic
+from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
+from twofold.tables.data_policy import DataPolicy
 from twofold.tables.tables import Tables
 from twofold_avro.records import Pin
 
@@ -27,7 +29,7 @@ class NoTopics:
 
     def ensure(
         self, wanted: Iterable[RequiredTopic], while_created: Callable[[], None] = lambda: None
-    ) -> dict[str, int]:
+    ) -> dict[str, KnownTopic]:
         while_created()
         assert not list(wanted)
         return {}
@@ -38,18 +40,9 @@ class NoTopics:
 def test_a_table_in_backfill_that_is_published_no_more_and_whose_topic_is_gone(state: Any, wished: list[str]) -> None:
     """It is forgotten whole: there is nothing to load."""
     nothing = cast("Any", None)
-    tables = Tables(
-        prefix="bank",
-        database="d",
-        publication="p",
-        partitions=1,
-        tombstones=False,
-        placeholders=False,
-        catalog=nothing,
-        registrar=Registrar(nothing, cast("Any", NoTopics()), "bank"),
-        pins={TOPIC: Pin("public", "account", 1, '"bytes"', backfill=state)},
-        load_first=True,
-    )
+    config, registrar = make_config("bank"), Registrar(nothing, cast("Any", NoTopics()), "bank")
+    pins = {TOPIC: Pin("public", "account", 1, '"bytes"', backfill=state)}
+    tables = Tables(config, "d", pins, catalog=nothing, registrar=registrar, policy=DataPolicy(config))
     tables.restart_topics(wished, [])
     tables.check([])
     tables.announce([])

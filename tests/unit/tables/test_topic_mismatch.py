@@ -10,7 +10,7 @@ import pytest
 
 from twofold.errors import Refused
 from twofold.lives.load_life import LoadLife, LoadPhase
-from twofold.run.supervisor import OFTEN, OFTEN_WITHIN_S, TopicsToRestart
+from twofold.run.next_run import OFTEN, OFTEN_WITHIN_S, TopicsToRestart
 from twofold.tables.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold_avro.records import Pin
 

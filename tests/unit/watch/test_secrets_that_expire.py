@@ -10,7 +10,7 @@ import pytest
 from twofold.config import load
 from twofold.errors import Unreachable, UsageError
 from twofold.kafka.kafka_secrets import KafkaSecrets, load_token_provider
-from twofold.kafka.kafka_settings import kafka_settings, registry_settings
+from twofold.kafka.kafka_settings import kafka_settings, open_registry
 from twofold.source.connection import connect
 
 FILE = """
@@ -70,13 +70,24 @@ def test_kafkas_password_in_the_file_of_the_other_secrets_is_refused(tmp_path: P
         kafka_settings(config)
 
 
+def test_kafkas_other_secrets_are_read_in_utf_8_in_each_locale(tmp_path: Path) -> None:
+    file = tmp_path / "kafka.toml"
+    config = load(write(tmp_path, kafka=f'options_file = "{file}"'))
+    file.write_bytes('"ssl.key.password" = "schlüssel"'.encode("utf-8-sig"))
+    assert kafka_settings(config).client["ssl.key.password"] == "schlüssel"
+    file.write_bytes('"ssl.key.password" = "schlüssel"'.encode("latin-1"))
+    with pytest.raises(UsageError, match=r"kafka\.toml is not UTF-8, which TOML is: byte 26") as raised:
+        kafka_settings(config)
+    assert raised.value.__cause__ is None
+
+
 @pytest.mark.parametrize("way", [COMMAND, FILE_OF_IT])
 def test_rotation_of_the_registrys_password_is_seen_by_the_next_request(tmp_path: Path, way: str) -> None:
-    settings = registry_settings(load(write(tmp_path, registry=way)))
-    first = settings.credentials()
+    client = open_registry(load(write(tmp_path, registry=way)))._http
+    first = client._credentials()
     (tmp_path / "secret").write_text("hunter2-2\n")
-    assert settings.credentials() != first
-    assert settings.credentials_expire
+    assert client._credentials() != first
+    assert client.credentials_expire
 
 
 def test_a_command_that_fails_is_an_outage(tmp_path: Path) -> None:
