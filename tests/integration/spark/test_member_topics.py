@@ -177,3 +177,21 @@ def test_a_newer_version_of_a_record_is_asked_for_and_what_has_none_is_refused(
     assert producer.flush(30) == 0
     with pytest.raises(Refused, match=r"offset 0 of .*\.frontiers cannot be decoded"):
         read(spark, writer, topics)
+
+
+def test_the_members_are_found_while_somebody_deletes_the_topics_of_another_group(
+    spark: SparkSession, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Writer(writer.bootstrap, writer.registry, f"{writer.prefix}_other")
+    other.join_group()
+    for each in (writer, other):
+        each.write_frontier([each])
+    listed = [f"{each.prefix}.frontiers" for each in (writer, other)]
+
+    def list_and_delete(*_: object) -> list[str]:
+        delete_topic(writer.bootstrap, listed[1])
+        return listed
+
+    monkeypatch.setattr(group_topics, "list_topics", list_and_delete)
+    found = group_topics.find_members(spark, Kafka(writer.bootstrap), Registry(writer.registry), "group")
+    assert found == (writer.prefix,)
