@@ -14,7 +14,8 @@ SeaweedFS's own catalog takes Parquet files and no deletion vectors: `--catalogs
 --format-version 2`.
 
 `--catalogs polaris` needs an Apache Polaris, such as 1.4.1: `TWOFOLD_POLARIS` is the folder of its
-`quarkus-run.jar`.
+`quarkus-run.jar`. `--catalogs lakekeeper` needs a Lakekeeper, such as 0.11.6: `TWOFOLD_LAKEKEEPER`
+is its program.
 
 Trino is a fourth reader, of REST catalogs and format 2. It is a download of 821 MB, and needs Java
 24: `--readers trino --catalogs rest --format-version 2`.
@@ -31,7 +32,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from fixtures import polaris
+from fixtures import lakekeeper, polaris
 from helpers.spark import class_archive
 from helpers.spark.ground import jobs_ground
 from helpers.spark.writer import Writer
@@ -44,7 +45,7 @@ from readers.trial import try_catalog
 def main() -> int:
     options = _parse()
     outcomes: list[Outcome] = []
-    in_s3 = options.store != "files" or "seaweedfs" in options.catalogs
+    in_s3 = options.store != "files" or bool({"seaweedfs", "lakekeeper"} & set(options.catalogs))
     class_archive.make(s3=in_s3)  # for the drivers, which are started once more than they are killed
     with jobs_ground(memory="1g", s3=in_s3) as ground:
         for kind in options.catalogs:
@@ -79,9 +80,11 @@ def _parse() -> argparse.Namespace:
         parser.error("seaweedfs refuses the Puffin files of deletion vectors in its tables: add --format-version 2")
     if "polaris" in options.catalogs and not polaris.FOLDER:
         parser.error("polaris needs Apache Polaris: set TWOFOLD_POLARIS to the folder of its quarkus-run.jar")
+    if "lakekeeper" in options.catalogs and not lakekeeper.PROGRAM:
+        parser.error("lakekeeper needs a Lakekeeper: set TWOFOLD_LAKEKEEPER to its program")
     if options.store != "files" and options.catalogs != ["rest"]:
         parser.error(f"--store {options.store} is for one kind of catalog: add --catalogs rest")
-    plain = options.store == "files" and not {"sqlite", "seaweedfs", "polaris"} & set(options.catalogs)
+    plain = options.store == "files" and not {"sqlite", "seaweedfs", "polaris", "lakekeeper"} & set(options.catalogs)
     if "trino" in options.readers and (not plain or options.format_version != 2):
         parser.error("trino reads files of this machine, in format 2: add --catalogs rest --format-version 2")
     return options

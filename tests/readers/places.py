@@ -12,6 +12,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from fixtures.catalogs import RestCatalogServer, one_at_a_time
+from fixtures.lakekeeper import Lakekeeper
 from fixtures.object_store import ObjectStore, new_stored_lake, opened_moto, opened_stored_lake
 from fixtures.polaris import Polaris
 from fixtures.seaweedfs import TABLES_BUCKET, SeaweedFS
@@ -21,10 +22,11 @@ from readers.catalogs import CatalogOfTables, RestTables, SqlTables
 from readers.rest_session import RestAccess
 from twofold_spark.catalog_choice import CatalogChoice
 
-KINDS: Final = ("rest", "rest-apart", "sqlite", "seaweedfs", "polaris")
+KINDS: Final = ("rest", "rest-apart", "sqlite", "seaweedfs", "polaris", "lakekeeper")
 """`rest-apart` is a REST catalog that does not offer the commit of several tables; `seaweedfs` is
 SeaweedFS's own, whose tables are in its own store; `polaris` is the Apache Polaris of the folder
-`TWOFOLD_POLARIS`."""
+`TWOFOLD_POLARIS`; `lakekeeper` is the program `TWOFOLD_LAKEKEEPER`, whose tables are in SeaweedFS.
+"""
 STORES: Final = ("files", "moto", "seaweedfs")
 
 Place = tuple[Lake, CatalogOfTables, Sequence[str]]
@@ -46,6 +48,8 @@ def opened_place(kind: str, store: str, spark: SparkSession, writer: Writer, fol
                 yield _make_seaweedfs_place(spark, writer, _start_seaweedfs(folder, ending), folder)
             case "polaris":
                 yield _make_polaris_place(spark, writer, folder, ending)
+            case "lakekeeper":
+                yield _make_lakekeeper_place(spark, writer, folder, ending)
             case _ if store == "files":
                 server = RestCatalogServer(folder)
                 ending.callback(server.stop)
@@ -96,6 +100,17 @@ def _make_polaris_place(spark: SparkSession, writer: Writer, folder: Path, endin
     lake = new_lake(spark, writer, folder / "lake", choice)
     options = ("--catalog-uri", choice.uri, "--catalog-file", str(file))
     return lake, RestTables("polaris", reading, commits_at_once=True, watched=True), options
+
+
+def _make_lakekeeper_place(spark: SparkSession, writer: Writer, folder: Path, ending: ExitStack) -> Place:
+    """It is watched, as Polaris is."""
+    store = _start_seaweedfs(folder, ending).store
+    server = Lakekeeper(folder, store)
+    ending.callback(server.stop)
+    server.start()
+    server.make_warehouse()
+    lake = new_stored_lake(spark, writer, folder, store, server.access.address, server.access.properties)
+    return lake, RestTables("lakekeeper", server.access, commits_at_once=True, store=store, watched=True), ()
 
 
 def _open_store(name: str, folder: Path, ending: ExitStack) -> ObjectStore:
