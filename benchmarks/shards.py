@@ -31,7 +31,7 @@ from bench import writers
 from bench.ground import Committed, Ground, wait_until
 from bench.latency import percentiles
 from bench.steps import Steps
-from group import Connectors, Cuts, find_places, follow, run_beside
+from group import WARMS, Connectors, Cuts, find_places, follow, run_beside
 from pyspark.sql import SparkSession
 
 from chaos.reading import avro, read_all
@@ -216,7 +216,8 @@ def measure_rows(ground: Ground, lake: Lake, databases: Databases, prefixes: dic
 
 
 def measure_latency(lake: Lake, seconds: float) -> object:
-    lake.follow_transfers(SHARDS, seconds)  # the JVM's compiler takes half of the CPU at first
+    for _ in range(WARMS):
+        lake.follow_transfers(SHARDS, seconds)
     figures: dict[str, list[dict[str, object]]] = {"shards": [], "one_database": []}
     for _ in range(2):
         figures["shards"].append(lake.follow_transfers(SHARDS, seconds))

@@ -420,6 +420,8 @@ INPUT_REFUSED = {
     "pg_node_tree",
 }
 """PostgreSQL takes no value of them from anybody."""
+UNKNOWN = {"oid8"}
+"""PostgreSQL 19 has it; it is text, as every type that is not known."""
 
 
 def test_no_built_in_type_is_left_out(capture: Capture) -> None:
@@ -432,7 +434,7 @@ def test_no_built_in_type_is_left_out(capture: Capture) -> None:
         "SELECT DISTINCT typname::text FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid"
         " WHERE attrelid = 'public.everything'::regclass"
     )
-    assert {name for (name,) in built_in} - {name for (name,) in tried} == INPUT_REFUSED
+    assert {name for (name,) in built_in} - {name for (name,) in tried} - UNKNOWN == INPUT_REFUSED
 
 
 def test_every_code_point(capture: Capture) -> None:

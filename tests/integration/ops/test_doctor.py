@@ -450,6 +450,8 @@ def own(module_connector: Maker, kafka: Any) -> Iterator[Ground]:
 
 @pytest.mark.parametrize("names", at_once(SERVER), ids=lambda names: names[0])
 def test_a_broken_server(own: Ground, names: tuple[str, ...]) -> None:
+    if "wal_level" in names and own.server is not None and own.server.version >= 19:
+        pytest.skip("with wal_level = replica, PostgreSQL 19 is ready: its first slot turns decoding on")
     tried(own, *(SERVER[name] for name in names))
 
 
