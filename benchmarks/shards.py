@@ -4,11 +4,11 @@
 
 PARTS are `latency` and `rows` (default: both).
 
-- latency: for SECONDS (40) ten transfers a second of two rows each, between two of the shards; and
-  the same within one database. From COMMIT PREPARED of what is ended last to the cut, with a
-  trigger of a second: by the mirror of the shards, and by that of the one database. And what of
-  that the last of all members' frontiers took to be written, what each step of a round takes, and
-  how many jobs of Spark it runs.
+- latency: after four loads that only warm the JVM, for SECONDS (40) ten transfers a second of two
+  rows each, between two of the shards; and the same within one database. From COMMIT PREPARED of
+  what is ended last to the cut, with a trigger of a second: by the mirror of the shards, and by
+  that of the one database. And what of that the last of all members' frontiers took to be written,
+  what each step of a round takes, and how many jobs of Spark it runs.
 - rows: each shard has ROWS inserts (50,000) and as many updates of them. A mirror of the eight
   reads this backlog into eight tables and into one, by turns, after one round that only warms the
   JVM. In the end both have what was written.
