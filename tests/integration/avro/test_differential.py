@@ -420,8 +420,8 @@ INPUT_REFUSED = {
     "pg_node_tree",
 }
 """PostgreSQL takes no value of them from anybody."""
-UNKNOWN = {"oid8"}
-"""PostgreSQL 19 has it; it is text, as every type that is not known."""
+UNKNOWN = {"oid8", "regdatabase"}
+"""PostgreSQL 19 has them; they are text, as every type that is not known."""
 
 
 def test_no_built_in_type_is_left_out(capture: Capture) -> None:
