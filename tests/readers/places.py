@@ -11,7 +11,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from fixtures.catalogs import RestCatalogServer, one_at_a_time
+from fixtures.catalogs import RestCatalogServer, catalog_options, one_at_a_time
 from fixtures.lakekeeper import Lakekeeper
 from fixtures.object_store import ObjectStore, new_stored_lake, opened_moto, opened_stored_lake
 from fixtures.polaris import Polaris
@@ -67,12 +67,9 @@ def rest_place(spark: SparkSession, writer: Writer, server: RestCatalogServer, *
     """Iceberg's own server of its tests, behind the proxy that makes its commits one."""
     with one_at_a_time(server, several_tables=at_once) as (address, _):
         choice = CatalogChoice.choose(None, address, {"warehouse": str(server.folder)})
-        file = server.folder / "catalog.properties"
-        file.write_text("".join(f"{name}={value}\n" for name, value in choice.properties.items()))
         lake = new_lake(spark, writer, server.folder, choice)
-        options = ("--catalog-uri", choice.uri, "--catalog-file", str(file))
         tables = RestTables("rest" if at_once else "rest-apart", RestAccess(address), commits_at_once=at_once)
-        yield lake, tables, options
+        yield lake, tables, catalog_options(choice, server.folder)
 
 
 def _make_seaweedfs_place(spark: SparkSession, writer: Writer, server: SeaweedFS, folder: Path) -> Place:
@@ -95,11 +92,9 @@ def _make_polaris_place(spark: SparkSession, writer: Writer, folder: Path, endin
     server.start()
     writing, reading = server.make_catalog()
     choice = CatalogChoice.choose(None, writing.address, writing.properties)
-    file = folder / "catalog.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in choice.properties.items()))
     lake = new_lake(spark, writer, folder / "lake", choice)
-    options = ("--catalog-uri", choice.uri, "--catalog-file", str(file))
-    return lake, RestTables("polaris", reading, commits_at_once=True, watched=True), options
+    tables = RestTables("polaris", reading, commits_at_once=True, watched=True)
+    return lake, tables, catalog_options(choice, folder)
 
 
 def _make_lakekeeper_place(spark: SparkSession, writer: Writer, folder: Path, ending: ExitStack) -> Place:

@@ -22,7 +22,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import SparkSession
 
-from fixtures.catalogs import RestCatalogServer, one_at_a_time
+from fixtures.catalogs import RestCatalogServer, catalog_options, one_at_a_time
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_database, fresh_prefix
 from helpers.connector import ledger
@@ -152,11 +152,9 @@ def test_no_read_of_ten_thousand_is_torn_while_shards_move_and_all_is_killed(
         address, _ = ending.enter_context(one_at_a_time(rest_catalog))
         choice = CatalogChoice.choose(None, address, {"warehouse": str(rest_catalog.folder)})
         lake = GroupLake(spark, tmp_path, members, sharding=Sharding.parse("*"), catalog_choice=choice)
-        file = tmp_path / "catalog.properties"
-        file.write_text("".join(f"{name}={value}\n" for name, value in choice.properties.items()))
         place = (
-            *("--warehouse", str(tmp_path / "group"), "--catalog", lake.catalog, "--catalog-uri", address),
-            *("--catalog-file", str(file), "--trigger", "interval=100ms"),
+            *("--warehouse", str(tmp_path / "group"), "--catalog", lake.catalog),
+            *(*catalog_options(choice, tmp_path), "--trigger", "interval=100ms"),
         )
         environment = interpreted.make_environment(lake.member_settings)
         wait_until(lambda: shows_the_sources(lake), 600, "the table has the rows of all")
