@@ -13,12 +13,18 @@ from twofold_common import java
 
 
 def running(
-    group: GroupLake, *arguments: str, command: str = "mirror", environment: Mapping[str, str] | None = None
+    group: GroupLake,
+    *arguments: str,
+    command: str = "mirror",
+    environment: Mapping[str, str] | None = None,
+    by_group: bool = False,
 ) -> AbstractContextManager[subprocess.Popen[str]]:
-    """A job of the group, in a process group of its own."""
+    """A job of the group, in a process group of its own; `by_group`: it finds the members."""
     here = next(iter(group.members.values()))
+    members = [each for prefix in group.members for each in ("--prefix", prefix)]
     line = [
-        sys.executable, "-m", "twofold_spark", command, *(each for p in group.members for each in ("--prefix", p)),
+        sys.executable, "-m", "twofold_spark", command,
+        *(("--source-group", min(group.members)) if by_group else members),
         "--bootstrap", here.reader.bootstrap, "--registry", here.reader.registry_url,
         "--warehouse", str(group.folder / "warehouse"),
         *(("--sink", "=".join(filter(None, (group.choice.name, group.choice.address)))) if command == "mirror" else ()),

@@ -122,7 +122,7 @@ def expire_snapshots(lake: GroupLake) -> None:
 
 def test_each_members_changes_are_there_once_whatever_is_killed(lake: GroupLake) -> None:
     """Without a checkpoint too, and where no snapshot says how far the table is. A table that the
-    members do not share is each member's own.
+    members do not share is each member's own. The second job is given the group, not its members.
     """
     place = ("--warehouse", str(lake.folder / "group"), "--catalog", lake.catalog)
     moves, rng = Moves(lake.members), random.Random(3)
@@ -130,7 +130,9 @@ def test_each_members_changes_are_there_once_whatever_is_killed(lake: GroupLake)
     try:
         for kill in range(2):
             options = (*place, "--batch-rows", "10", "--trigger", "interval=100ms")
-            with running(lake, *options, command="changelog", environment=interpreted.ENVIRONMENT) as job:
+            with running(
+                lake, *options, command="changelog", environment=interpreted.ENVIRONMENT, by_group=kill > 0
+            ) as job:
                 process.batches(job, "changelog", rng.randrange(2, 5))
                 time.sleep(rng.random())  # any instant of a turn will do
                 os.killpg(job.pid, signal.SIGKILL)
