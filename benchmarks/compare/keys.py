@@ -5,7 +5,7 @@
 One transaction changes the keys of 30,000 rows; while the system carries it, the part that reads
 that database is killed, and starts again. Then a row is inserted: when the copy has it, it has all
 that came before, or never will, and is compared with the source. That comes KILLS times (5), or
-until a row is lost. The last line is one JSON object.
+until a row is lost. SYSTEM is one of Debezium's or of Twofold's. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from compare.looks import Copy
 from compare.trial import FULL, Trial
 
 _DATABASE: Final = DATABASES[0]
-_READERS: Final = ("connect", f"connector {_DATABASE}", "taskmanager")
+_READERS: Final = ("connect", f"connector {_DATABASE}")
 """What reads the source, by the names of parts."""
 _ROWS: Final = 30_000
 _ROWS_OF_ONE: Final = 1_000
