@@ -4,11 +4,11 @@
 
 PARTS are `latency` and `rows` (default: both).
 
-- latency: after four loads that only warm the JVM, for SECONDS (40) ten transfers a second of two
-  rows each, between two of the shards; and the same within one database. From COMMIT PREPARED of
-  what is ended last to the cut, with a trigger of a second: by the mirror of the shards, and by
-  that of the one database. And what of that the last of all members' frontiers took to be written,
-  what each step of a round takes, and how many jobs of Spark it runs.
+- latency: after loads that only warm the JVM, for SECONDS (40) two transfers a second of two rows
+  each, and then ten, between two of the shards; and the same within one database. From COMMIT
+  PREPARED of what is ended last to the cut, with a trigger of a second: by the mirror of the
+  shards, and by that of the one database. And what of that the last of all members' frontiers took
+  to be written, what each step of a round takes, and how many jobs of Spark it runs.
 - rows: each shard has ROWS inserts (50,000) and as many updates of them. A mirror of the eight
   reads this backlog into eight tables and into one, by turns, after one round that only warms the
   JVM. In the end both have what was written.
@@ -48,7 +48,8 @@ from twofold_spark.sources.registry import Registry
 SHARDS = tuple(f"shard{letter}" for letter in "abcdefgh")
 WHOLE = ("whole",)
 """The database that has all rows."""
-TRANSFERS_A_SECOND = 10
+RATES = (2, 10)
+"""Transfers a second. With ten the connectors, the broker and Spark leave a tenth of two cores."""
 SHARDED = Sharding.parse("*")
 ROUND = "round"
 """The step that the others are parts of."""
@@ -74,9 +75,9 @@ class Databases:
                 )
                 connection.execute("UPDATE part SET amount = 1")
 
-    def transfer_for(self, names: Sequence[str], seconds: float) -> dict[int, tuple[str, float]]:
-        """Transfer at the rate between two of these; return which branch of each transfer was ended
-        last, and when that was sent.
+    def transfer_for(self, names: Sequence[str], seconds: float, rate: float) -> dict[int, tuple[str, float]]:
+        """Transfer so many times a second between two of these; return which branch of each
+        transfer was ended last, and when that was sent.
         """
         ended, rng = dict[int, tuple[str, float]](), random.Random(5)
         with ExitStack() as opened:
@@ -95,7 +96,7 @@ class Databases:
                 for name in reversed(branches):  # the first row is in the branch that is ended last
                     ended[number] = name, time.time()
                     sessions[name].execute(f"COMMIT PREPARED '1_{number}_{name}'".encode())
-                writers.sleep_until(begun + len(ended) / TRANSFERS_A_SECOND)
+                writers.sleep_until(begun + len(ended) / rate)
         return ended
 
 
@@ -170,7 +171,7 @@ class Lake:
         assert sum(counts) == len(SHARDS) * rows, counts
         return len(SHARDS) * 2 * rows / took
 
-    def follow_transfers(self, names: Sequence[str], seconds: float) -> dict[str, object]:
+    def follow_transfers(self, names: Sequence[str], seconds: float, rate: float) -> dict[str, object]:
         """Return the times from COMMIT PREPARED to the cut, by a mirror of these databases."""
         cuts, prefixes, steps = Cuts(), [self._prefixes[name] for name in names], Steps(self._spark)
 
@@ -197,9 +198,9 @@ class Lake:
             wait_until("all is shown", is_shown, 120, pause_s=1)
 
         def load() -> dict[int, tuple[str, float]]:
-            show(self._databases.transfer_for(names, 1))  # a start reads what was written before
-            ended = self._databases.transfer_for(names, seconds)
-            show(self._databases.transfer_for(names, 5))  # to look for their places takes processors
+            show(self._databases.transfer_for(names, 1, rate))  # a start reads what was written before
+            ended = self._databases.transfer_for(names, seconds, rate)
+            show(self._databases.transfer_for(names, 5, rate))  # to look for their places takes processors
             return ended
 
         ended = run_beside(job, load)
@@ -210,7 +211,10 @@ class Lake:
             for number, (name, sent) in ended.items()
         ]
         found: dict[str, object] = {**percentiles(times)}
-        print(f"{len(names)} databases: {len(times)} transfers, {len(cuts.at)} cuts, ms {found}", flush=True)
+        print(
+            f"{len(names)} databases, {rate} a second: {len(times)} transfers, {len(cuts.at)} cuts, ms {found}",
+            flush=True,
+        )
         if names is SHARDS:
             found["frontiers"] = percentiles(self._time_frontiers(prefixes, ended, places))
         found["steps"] = steps.describe()
@@ -265,12 +269,15 @@ def measure_rows(ground: Ground, lake: Lake, databases: Databases, prefixes: dic
 
 
 def measure_latency(lake: Lake, seconds: float) -> object:
-    for _ in range(WARMS):
-        lake.follow_transfers(SHARDS, seconds)
-    figures: dict[str, list[dict[str, object]]] = {"shards": [], "one_database": []}
+    for number in range(WARMS):
+        lake.follow_transfers(SHARDS, seconds, max(RATES))
+        if number % 2:
+            lake.follow_transfers(WHOLE, seconds, max(RATES))
+    figures: dict[str, list[dict[str, object]]] = defaultdict(list)
     for _ in range(2):
-        figures["shards"].append(lake.follow_transfers(SHARDS, seconds))
-        figures["one_database"].append(lake.follow_transfers(WHOLE, seconds))
+        for rate in RATES:
+            for what, names in (("shards", SHARDS), ("one_database", WHOLE)):
+                figures[f"{what}, {rate} a second"].append(lake.follow_transfers(names, seconds, rate))
     return figures
 
 
