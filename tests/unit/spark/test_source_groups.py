@@ -47,3 +47,10 @@ def test_a_member_of_another_group_by_now_is_none() -> None:
     moved = {**TWO, "west": says("shop", "west", "a")}
     with pytest.raises(SetupError, match="west has written no frontier of it"):
         resolve_members("bank", moved)
+
+
+def test_two_groups_of_one_name_are_refused() -> None:
+    """Two stacks that share a Kafka: all connectors of each agree."""
+    others = {"a": says("bank", "a", "b"), "b": says("bank", "a", "b")}
+    with pytest.raises(SetupError, match=r"a says a, b; .* west says east, west: run all .* or give a --prefix"):
+        resolve_members("bank", {**TWO, **others})
