@@ -269,10 +269,8 @@ def measure_rows(ground: Ground, lake: Lake, databases: Databases, prefixes: dic
 
 
 def measure_latency(lake: Lake, seconds: float) -> object:
-    for number in range(WARMS):
-        lake.follow_transfers(SHARDS, seconds, max(RATES))
-        if number % 2:
-            lake.follow_transfers(WHOLE, seconds, max(RATES))
+    for names in (SHARDS, SHARDS, WHOLE) * (WARMS // 2):
+        lake.follow_transfers(names, seconds, max(RATES))
     figures: dict[str, list[dict[str, object]]] = defaultdict(list)
     for _ in range(2):
         for rate in RATES:
