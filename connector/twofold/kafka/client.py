@@ -107,6 +107,13 @@ _MAKES_NO_TOPIC = {"allow.auto.create.topics": False}
 """Brokers create a topic that a producer asks for, unless either of the two forbids it. So a topic
 that somebody has deleted would be there again, empty, and the run would go on.
 """
+_GATHERING_MS = 500
+"""How long a gathering producer's rows wait for more rows of their partition, unless they are flushed.
+
+After librdkafka's usual 5 ms a backlog of many partitions would become record batches of a few rows
+each, at twice the cost for the broker. In much more time than this a transaction that is not split
+would fill librdkafka's queue of 100,000 records, and wait.
+"""
 _IN_FLIGHT = ("max.in.flight.requests.per.connection", "max.in.flight")
 _PRODUCER_ONLY = (
     "queue.",
@@ -177,8 +184,11 @@ class KafkaSettings:
         """The largest record that a producer takes."""
         return max(int(self.client.get("message.max.bytes", 0)), RECORD_BYTES)
 
-    def producer(self, transactional_id: str) -> dict[str, Any]:
+    def producer(self, transactional_id: str, *, gathers: bool = False) -> dict[str, Any]:
+        """`gathers`: whoever hands rows over flushes them too, so that they may wait for more."""
+        gathering = {"linger.ms": _GATHERING_MS} if gathers else {}
         return {
+            **gathering,
             "queue.buffering.max.kbytes": queue_kbytes(self.record_bytes, self.queue_kbytes_max),
             _SOCKET_TIMEOUT: self._socket_timeout_ms,
             "compression.type": "lz4",  # a third of the bytes for 5 % of the CPU

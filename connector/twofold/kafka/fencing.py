@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from twofold import failpoints
@@ -60,6 +61,13 @@ def fence(
     `confirmed`: PostgreSQL was told that Kafka has everything up to this position; None: that is
     not known.
     """
+
+
+    def make(transactional_id: str) -> TransactionalProducer:
+        # The rows of a pool's producer are on their way before anybody flushes them.
+        gathers = transactional_id in names.main_ids
+        return TransactionalProducer(transactional_id, settings, watch, gathers=gathers)
+
     producers: list[TransactionalProducer] = []
     ids_in_use = pool
     reader = TopicReader(settings)
@@ -67,19 +75,19 @@ def fence(
     lost_ends = LostEnds(reader, names, registry, confirmed, settings.call_timeout_s)
     try:
         first, second = names.main_ids
-        producers.append(TransactionalProducer(first, settings, watch))
+        producers.append(make(first))
         producers[0].init()
         failpoints.hit("fence_main")
         while True:
             wanted = [first, second, *map(names.prepared_id, range(ids_in_use))]
-            _fence_ids(producers, wanted[len(producers) :], settings, watch)
+            _fence_ids(producers, map(make, wanted[len(producers) :]))
             lost_ends.abort_forgotten_in_bookkeeping(producers)
             token = uuid.uuid4().hex
             try:
                 _take_over(producers[0], names, token)
             except UncertainEnd as uncertain:
                 _log.warning("%s", uncertain)
-                producers[0] = TransactionalProducer(first, settings, watch)
+                producers[0] = make(first)
                 producers[0].init()
             failpoints.hit("after_takeover")
             recovered = left.read()
@@ -105,9 +113,9 @@ def fence(
     return Fencing(recovered, publisher)
 
 
-def _fence_ids(producers: list[TransactionalProducer], ids: list[str], settings: KafkaSettings, watch: Watch) -> None:
-    """Fence these ids: start all of them before waiting for the first."""
-    new = [TransactionalProducer(transactional_id, settings, watch) for transactional_id in ids]
+def _fence_ids(producers: list[TransactionalProducer], made: Iterable[TransactionalProducer]) -> None:
+    """Fence the ids of these producers: start all of them before waiting for the first."""
+    new = list(made)
     producers.extend(new)
     for producer in new:
         producer.start_init()

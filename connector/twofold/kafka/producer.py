@@ -75,7 +75,8 @@ _EVENTS_POLLED: Final = 500
 class TransactionalProducer:
     """A producer of one transactional id. One thread calls all methods."""
 
-    def __init__(self, transactional_id: str, settings: KafkaSettings, watch: Watch) -> None:
+    def __init__(self, transactional_id: str, settings: KafkaSettings, watch: Watch, *, gathers: bool = False) -> None:
+        """`gathers`: rows wait for more rows, up to half a second, unless they are flushed."""
         self.transactional_id = transactional_id
         self.in_transaction = False
         self._initialised = False
@@ -89,7 +90,7 @@ class TransactionalProducer:
         """The deliveries of the transaction that began last."""
         self._known_topics: set[str] = set()
         with sorted_errors(f"creating the producer {transactional_id}"):
-            client = settings.producer(transactional_id)
+            client = settings.producer(transactional_id, gathers=gathers)
             self._producer: Producer | None = settings.secrets.open(Producer, client)
 
     def init(self) -> None:

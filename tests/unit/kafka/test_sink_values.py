@@ -135,6 +135,15 @@ def test_every_client_is_bounded_and_a_messages_life_ends_with_its_transactions(
     assert producer["linger.ms"] == 50
 
 
+@pytest.mark.parametrize("name", ["linger.ms", "queue.buffering.max.ms"])
+def test_only_rows_that_are_flushed_wait_for_more_and_a_person_decides_how_long(name: str) -> None:
+    assert settings().producer("x", gathers=True)["linger.ms"] > 100
+    assert "linger.ms" not in settings().producer("x")
+    given = settings(**{name: 7}).producer("x", gathers=True)
+    assert given[name] == 7
+    assert [*given].index(name) >= [*given].index("linger.ms"), "of a property's two names librdkafka takes the last"
+
+
 def test_a_readers_settings_leave_out_what_only_a_producer_knows() -> None:
     reader = settings(**{"linger.ms": 1, "compression.type": "lz4", "sasl.username": "u"}).consumer()
     assert reader["sasl.username"] == "u"
