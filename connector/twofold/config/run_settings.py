@@ -73,7 +73,10 @@ class PreparedConfig(Part):
 
     def parks(self, gid: str) -> bool:
         """Whether a rule parks this gid: the counterpart of an output plugin's filter_prepare."""
-        return next((rule.action for rule in self.rules if fnmatch.fnmatchcase(gid, rule.gid)), "open") == "park"
+        for rule in self.rules:
+            if fnmatch.fnmatchcase(gid, rule.gid):
+                return rule.action == "park"
+        return False
 
 
 class ColumnRule(Part):

@@ -27,7 +27,7 @@ _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")
 _TWO_PHASE = Struct(">QQqI")
 _BEGIN_PREPARE = Struct(">xQQqI")
-_OF_PREPARED = Struct(">xBQQqI")
+_PREPARE_OR_COMMIT = Struct(">xBQQqI")
 _ROLLBACK_PREPARED = Struct(">xBQQqqI")
 _U16 = Struct(">H")
 _U32 = Struct(">I")
@@ -44,11 +44,13 @@ _REPLICA_IDENTITIES: dict[int, ReplicaIdentity] = {
 
 def decode(payload: bytes, *, in_stream: bool) -> m.Message:
     """Decode one message: the payload of one XLogData, without its header."""
-    if payload[:1] == b"B":
+    first = payload[:1]
+    if first == b"B":
         return _begin(payload)
-    if payload[:1] == b"C":
+    if first == b"C":
         return _commit(payload)
-    if (of_prepared := _decode_of_prepared(payload)) is not None:
+    form = _OF_PREPARED.get(first)
+    if form is not None and (of_prepared := _decode_of_prepared(payload, form)) is not None:
         return of_prepared
     cursor = Cursor(payload)
     tag = cursor.u8("the message's tag")
@@ -141,20 +143,18 @@ def _commit(payload: bytes) -> m.Commit:
     return m.Commit(lsn, end_lsn, ts + POSTGRES_EPOCH_US)
 
 
-def _decode_of_prepared(payload: bytes) -> m.Message | None:
+def _decode_of_prepared(payload: bytes, form: Struct) -> m.Message | None:
     """Decode a message about a prepared transaction at once: numbers, then the gid.
 
-    None: the message is another one, or has a flaw that reading it field by field will name.
+    None: it has a flaw that reading it field by field will name.
     """
-    tag = payload[:1]
-    form = _BEGIN_PREPARE if tag == b"b" else _ROLLBACK_PREPARED if tag == b"r" else _OF_PREPARED
-    if tag not in _TAGS_OF_PREPARED or payload.find(0, form.size) != len(payload) - 1:
+    if payload.find(0, form.size) != len(payload) - 1:
         return None
     try:
         gid = payload[form.size : -1].decode()
     except UnicodeDecodeError:
         return None
-    if tag == b"b":
+    if form is _BEGIN_PREPARE:
         lsn, end_lsn, ts, xid = form.unpack_from(payload)
         return m.BeginPrepare(lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, gid))
     flags, lsn, end_lsn, ts, *rolled_back, xid = form.unpack_from(payload)
@@ -163,10 +163,11 @@ def _decode_of_prepared(payload: bytes) -> m.Message | None:
     identity = PreparedIdentity(xid, gid)
     if rolled_back:
         return m.RollbackPrepared(lsn, end_lsn, ts + POSTGRES_EPOCH_US, rolled_back[0] + POSTGRES_EPOCH_US, identity)
-    return (m.Prepare if tag == b"P" else m.CommitPrepared)(lsn, end_lsn, ts + POSTGRES_EPOCH_US, identity)
+    return (m.Prepare if payload[0] == _PREPARE else m.CommitPrepared)(lsn, end_lsn, ts + POSTGRES_EPOCH_US, identity)
 
 
-_TAGS_OF_PREPARED = frozenset({b"b", b"P", b"K", b"r"})
+_PREPARE = ord("P")
+_OF_PREPARED = {b"b": _BEGIN_PREPARE, b"P": _PREPARE_OR_COMMIT, b"K": _PREPARE_OR_COMMIT, b"r": _ROLLBACK_PREPARED}
 _PREPARE_FIELDS = ("prepare_lsn", "end_lsn", "prepare_ts", "xid")
 _OUTCOME_FIELDS = ("commit_lsn", "end_lsn", "commit_ts", "xid")
 

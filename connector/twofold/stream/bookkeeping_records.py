@@ -142,5 +142,5 @@ _OUTCOME_BYTES = 64
 
 def outcome_bytes(outcome: PreparedOutcome) -> int:
     """Return an upper bound of an outcome's size in a commit record; a text takes UTF-8."""
-    texts = outcome.id, outcome.gid, outcome.global_id or "", outcome.branch or ""
-    return _OUTCOME_BYTES + sum(len(text.encode()) for text in texts)
+    texts = outcome.id + outcome.gid + (outcome.global_id or "") + (outcome.branch or "")
+    return _OUTCOME_BYTES + len(texts.encode())

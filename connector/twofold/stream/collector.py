@@ -44,6 +44,7 @@ from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 _ROWS = frozenset(b"IUD")
 _AT_COMMITS = m.Begin, m.CommitPrepared, m.StreamCommit
 """The messages that tell the position of the commit that is being read."""
+_LACKS_ROW = "it touches a table that lacks a skipped row"
 _PIECE_BYTES = 1 << 20
 """The size of a piece that goes to the batch: each piece is one job of the worker."""
 
@@ -230,17 +231,17 @@ class Collector:
         match message:
             case m.Commit():
                 return self._commit(message, wal_start)
-            case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
-                raise self._unended(message)
-            case m.Begin():
+            case m.Begin() if not self._open:
                 is_applied = self._is_applied(message.commit_lsn)
                 self._current = SourceTransaction(
                     _committed(message), self._batch, self._tables, self._spool, message, _PIECE_BYTES, is_applied
                 )
-            case m.BeginPrepare():
-                self._begin_prepare(message)
             case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared():
                 return self._of_prepared(message, wal_start, ts_ms)
+            case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
+                raise self._unended(message)
+            case m.BeginPrepare():
+                self._begin_prepare(message)
             case m.StreamCommit():
                 self._order.check_outcome(message, wal_start)
                 return (*self._hand_over(), *self._stream_commit(message))
@@ -363,10 +364,14 @@ class Collector:
     def _park_reason(self, gid: str, prepared: SourceTransaction) -> str | None:
         if self._parks(gid):
             return f"a rule of prepared.rules parks gid {gid}"
-        lacking = self._tables.skips.topics
-        if prepared.has_skipped or any(table.topic in lacking for table in prepared.tables):
-            return "it touches a table that lacks a skipped row"
-        return next((reason for table in prepared.tables if (reason := table.park_reason)), None)
+        if prepared.has_skipped:
+            return _LACKS_ROW
+        for table in prepared.tables:
+            if table.topic in self._tables.skips.topics:
+                return _LACKS_ROW
+            if reason := table.park_reason:
+                return reason
+        return None
 
     def _prepared(self, prepared: SourceTransaction, waited_ms: int = 0) -> CollectedEvent:
         """Return the event that announces a prepared transaction, whose rows are in the spool."""

@@ -50,7 +50,7 @@ class DdlDescriptions:
     def resolve(self, identity: PreparedIdentity, *, committed: bool) -> None:
         """Note the outcome of a prepared transaction."""
         ddl = self._prepared.pop(identity, NO_DDL)
-        if committed:
+        if committed and ddl:
             self.note(ddl)
 
     def find(self, relation: Relation, own: DdlMessages) -> Description | None:
