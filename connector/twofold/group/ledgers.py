@@ -36,6 +36,15 @@ class Branch:
     """The number of the branch's commit record, if it is committed and has one."""
     committed_at: float | None = None
     """The time of the commit, if the branch's commit record has it."""
+    prepare_lsn: int = 0
+    """The position of its PREPARE: of a gid that is used again, the branch is the last one's."""
+    noted_at: float | None = None
+    """The time when the ledger's entry was written."""
+
+    def ended_before(self, time_s: float) -> bool:
+        """Whether the branch has an outcome that is older."""
+        ended_at = self.noted_at if self.committed_at is None else self.committed_at
+        return self.state in {"committed", "rolled_back"} and ended_at is not None and ended_at < time_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,8 @@ class Ledgers:
                 last_of[topic] = value, place_of(message)
             if not any(mark in value for mark in marks):
                 continue
-            for branch in self._decoded(topic, value, place_of(message), unread):
+            noted_at = message.timestamp()[1] / 1000
+            for branch in self._decoded(topic, value, place_of(message), noted_at, unread):
                 known = found.get((branch.prefix, branch.gid))
                 if branch.global_id in global_ids and _says_more(branch, known):
                     found[branch.prefix, branch.gid] = branch
@@ -96,18 +106,26 @@ class Ledgers:
         since = self._reader.offsets_since(commits, since_ms)
         return {place: (max(start, since.get(place, start)), end) for place, (start, end) in visible.items()}
 
-    def _decoded(self, topic: str, value: bytes, place: RecordPlace, unread: dict[str, str]) -> list[Branch]:
+    def _decoded(
+        self, topic: str, value: bytes, place: RecordPlace, noted_at: float, unread: dict[str, str]
+    ) -> list[Branch]:
         prefix = self._prefix_of[topic]
         try:
             if topic not in self._commits:
                 entry = self._decoder.decode(Prepared, value, place)
-                return [Branch(prefix, entry.gid, entry.global_id or "", entry.state, entry.sequence)]
+                name = prefix, entry.gid, entry.global_id or ""
+                return [Branch(*name, entry.state, entry.sequence, None, entry.prepare_lsn, noted_at)]
             record = self._decoder.decode(Commit, value, place)
         except (SetupError, UnreadableRecord) as error:  # its connector may have a registry of its own
             unread[topic] = error.what if isinstance(error, UnreadableRecord) else str(error)
             return []
         return [
-            Branch(prefix, each.gid, each.global_id or "", "committed", record.sequence, each.committed_at / 1e6)
+            Branch(
+                *(prefix, each.gid, each.global_id or "", "committed"),
+                record.sequence,
+                each.committed_at / 1e6,
+                each.prepare_lsn,
+            )
             for each in record.prepared
         ]
 
@@ -122,7 +140,9 @@ class Ledgers:
 
 
 def _says_more(branch: Branch, known: Branch | None) -> bool:
-    """Whether the branch replaces a known one: an outcome wins over the ledger's states, and a
-    commit record over the ledger.
+    """Whether the branch replaces a known one: a later PREPARE wins, of one PREPARE an outcome wins
+    over the ledger's states, and a commit record over the ledger.
     """
-    return known is None or known.state in {"open", "parked"} or branch.committed_at is not None
+    if known is None or branch.prepare_lsn != known.prepare_lsn:
+        return known is None or branch.prepare_lsn > known.prepare_lsn
+    return known.state in {"open", "parked"} or branch.committed_at is not None

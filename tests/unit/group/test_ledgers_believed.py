@@ -36,6 +36,9 @@ class Message:
     def value(self) -> bytes:
         return self._said[2]
 
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 5_000
+
 
 class Reader:
     """The topics of a cluster; one of them may be read by nobody."""
@@ -82,3 +85,30 @@ def test_other_prefixes_are_not_believed_and_garbage_is_named(monkeypatch: pytes
         "mine.prepared: the record in mine.prepared [0] at offset 0",
         "west.prepared: grant Read",
     ]
+
+
+FORMER = replace(ENTRY, gid="again", prepare_lsn=100, xid=2)
+LATER = replace(FORMER, prepare_lsn=200, xid=4, state="open")
+FORMER_COMMIT = replace(COMMIT, prepared=(replace(COMMIT.prepared[0], gid="again", prepare_lsn=100, xid=2),))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "commits", "state"),
+    [
+        ([replace(FORMER, state="rolled_back"), LATER], [], "open"),
+        ([LATER], [FORMER_COMMIT], "open"),
+        ([LATER, replace(FORMER, state="committed")], [], "open"),
+        ([replace(FORMER, state="rolled_back"), replace(LATER, state="rolled_back")], [FORMER_COMMIT], "rolled_back"),
+        ([FORMER], [FORMER_COMMIT], "committed"),
+    ],
+)
+def test_of_a_gid_that_is_used_again_the_last_prepare_counts(
+    monkeypatch: pytest.MonkeyPatch, ledger: list[Prepared], commits: list[Commit], state: str
+) -> None:
+    topics = {
+        "west.prepared": [entry.to_bytes(IDS[Prepared]) for entry in ledger],
+        "west.commits": [record.to_bytes(IDS[Commit]) for record in commits],
+    }
+    monkeypatch.setattr(ledgers, "TopicReader", lambda _: Reader(topics, ""))
+    found = ledgers.Ledgers(cast("Any", None), cast("Any", Registry()), ["west"]).branches(["global"], 0).found
+    assert [(each.gid, each.state) for each in found] == [("again", state)]

@@ -4,11 +4,14 @@ which members of a source group wait for it.
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 
-from twofold.group.ledgers import Branch
+from twofold.group.ledgers import Branch, Branches
+from twofold.inspect import in_doubt
 from twofold.inspect.in_doubt import HeldBack, InDoubt, count_held_back, held_back_by
 
 COMMIT, ROLLBACK = "COMMIT PREPARED 'a';", "ROLLBACK PREPARED 'a';"
@@ -36,6 +39,21 @@ def test_the_outcome_of_another_branch_decides(
     assert each.statements == offered
     assert each.ending == (" or ".join(offered) or "see twofold prepared list")
     assert each.torn == (len(set(states)) == 2 and "open" not in states)
+
+
+@pytest.mark.parametrize(("ended_s_ago", "offered"), [(3600, ()), (59, (ROLLBACK,)), (0, (ROLLBACK,))])
+def test_an_outcome_that_is_older_than_the_prepare_is_of_an_earlier_use_of_the_gid(
+    monkeypatch: pytest.MonkeyPatch, ended_s_ago: float, offered: tuple[str, ...]
+) -> None:
+    west = Branch("west", "g/west", "g", "rolled_back", noted_at=time.time() - ended_s_ago)
+    monkeypatch.setattr(in_doubt, "kafka_settings", lambda _: None)
+    monkeypatch.setattr(in_doubt, "open_registry", lambda _: None)
+    found_by = SimpleNamespace(branches=lambda *_: Branches((west,), (), {}))
+    monkeypatch.setattr(in_doubt, "Ledgers", lambda *_: found_by)
+    config = cast("Any", SimpleNamespace(prefix="east", group=SimpleNamespace(members=("east", "west"))))
+    mine = InDoubt(xid=7, gid="a", age_s=60, global_id="g", branch="b")
+    ((each,), _) = in_doubt.add_branches(config, (mine,))
+    assert each.statements == offered
 
 
 def test_json_has_the_statements_and_the_siblings_in_words() -> None:
