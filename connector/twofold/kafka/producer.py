@@ -64,6 +64,8 @@ _ASKED_EACH: Final = 8
 """The number of new topics of a batch whose leaders are asked for one by one. One question, behind
 the rows, asks for the leaders of more: a transaction over 1,000 tables would wait 1,000 times.
 """
+_ROOM_S: Final = 0.02
+"""How long a full queue is flushed before more records are handed over."""
 _CHUNK: Final = 10_000
 """The number of records per call of librdkafka. Between two chunks delivery reports are served,
 so that its queue drains while a large transaction is written."""
@@ -264,7 +266,9 @@ class TransactionalProducer:
                 done, deadline = done + taken, time.monotonic() + self._timeout_s
             if taken < len(chunk):
                 self._check_refused(topic, partition, chunk, deadline)
-            producer.poll(0 if taken == len(chunk) else 0.1)
+                self._make_room()
+            else:
+                producer.poll(0)
             self._check_delivered()
 
     def _enqueue_events(
@@ -285,7 +289,7 @@ class TransactionalProducer:
                 )
             except BufferError:  # the queue is full
                 self._check_drains(topic, partition, deadline)
-                producer.poll(0.1)
+                self._make_room()
             except KafkaException as error:
                 kafka_error = kafka_error_of(error)
                 if kafka_error is not None:
@@ -297,6 +301,10 @@ class TransactionalProducer:
                     continue
                 producer.poll(0)
             self._check_delivered()
+
+    def _make_room(self) -> None:
+        """Let librdkafka send what its full queue has: rows that gather would wait for more rows."""
+        self._alive.flush(_ROOM_S)
 
     def _check_refused(self, topic: str, partition: int, chunk: list[Record], deadline: float) -> None:
         """Return only if the one reason is a full queue that still drains; otherwise raise."""
