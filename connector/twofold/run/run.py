@@ -202,7 +202,8 @@ class Run:
         except (Refused, TopicRestart) as refusal:
             if refusal is self._worker.failure:  # of an earlier batch, which no later run publishes either
                 raise
-            if self._collector.gathered or self.state.batch is not None or self.state.unanswered:
+            is_behind = self._collector.gathered or self.state.batch is not None or self.state.unanswered
+            if is_behind and self._collector.at:  # without any commit there is nothing to publish first
                 raise RefusedBehind(refusal, self._collector.at) from refusal
             raise
         failpoints.hit("after_decode")

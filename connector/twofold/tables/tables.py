@@ -93,13 +93,15 @@ class Tables:
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
         """Restart these topics: their pins no longer count, and their loads begin with a truncate.
 
-        Call this before `check`, which would refuse topics that a restart repairs. The pin of an
-        outbox, from when it was a table like others, does not count at all.
+        Call this before `check`, which would refuse topics that a restart repairs. The topic of an
+        outbox, from when it was a table like others, gets none of its rows: it restarts if the
+        table is one like others again.
         """
         published = tuple(published)
         outboxes = self.pins.topics_of(each for each in published if self.events.is_outbox(each))
         for topic in outboxes & self.pins.all.keys():
-            self.pins.forget(topic)
+            if not self.pins[topic].is_passed_over:
+                self.pins.unpublish(topic)
         self.pins.restart(topics, self._topics_in_use(published))
 
     def check(self, published: Iterable[m.Relation]) -> None:

@@ -17,7 +17,7 @@ from clients.flink_gateway import lock
 from fixtures.connector import Installation, Maker, wait_until
 from fixtures.crashes import Died
 from helpers.connector.outbox import ORDERS, SCHEMA, TABLES, Orders, compare, config, visible
-from helpers.connector.topics import UNCOMMITTED, gid_of
+from helpers.connector.topics import UNCOMMITTED, gid_of, rows_in_the_end
 from helpers.source.streaming import force, streamed
 from twofold.stack import KafkaCluster, server_files
 from twofold_common import java
@@ -177,6 +177,23 @@ def test_outbox_rows_that_cannot_be_events_are_refused_with_a_repair_that_works(
     with here.carrying():
         work.run()
         compare(here)
+
+
+def test_a_table_that_was_an_outbox_for_a_time_has_all_its_rows_in_its_topic(connector: Maker) -> None:
+    here = made(connector)
+    with_outbox = here.file.read_text()
+    for as_table in (True, False, True, False, True):
+        here.file.write_text(with_outbox.removesuffix(config()) if as_table else with_outbox)
+        with here.carrying():
+            here.sql("INSERT INTO outbox (aggregatetype, payload) VALUES ('one', '{}')")
+            here.caught_up()
+            if as_table:
+                here.until_loaded(60)
+                here.caught_up()
+    with here.carrying():
+        here.caught_up()
+    rows = rows_in_the_end(here.read("outbox"), lambda row: row["id"])
+    assert sorted(rows.elements()) == sorted(here.ask("SELECT array_agg(id) FROM outbox"))
 
 
 def doctor(here: Installation) -> set[str]:

@@ -12,10 +12,10 @@ import pytest
 
 from twofold.bridge import Event, events, initial
 from twofold.config import TurnConfig
-from twofold.errors import MalformedMessage
+from twofold.errors import MalformedMessage, Refused
 from twofold.run import run as module
 from twofold.run.observer import Observer
-from twofold.run.run import OUTCOMES_BYTES, Run, StopRequested, Timers
+from twofold.run.run import OUTCOMES_BYTES, RefusedBehind, Run, StopRequested, Timers
 from twofold.stream.source_transaction import CollectedEvent
 from twofold_avro.errors import MalformedRow
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -45,6 +45,18 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
     with pytest.raises(MalformedMessage) as ended:
         run.go(Observer())
     assert (str(ended.value), ended.value.exit_status) == ("column c of public.t: no boolean at byte 17", 7)
+
+
+@pytest.mark.parametrize(("at", "ends_with"), [(Lsn(0), Refused), (Lsn(7), RefusedBehind)])
+def test_a_refusal_without_a_commit_before_it_is_raised_at_once(at: Lsn, ends_with: type[Exception]) -> None:
+    """Only rollbacks were gathered: a run up to no commit would meet the refusal again, and again."""
+    refusal = Refused("what", at_stake="stake", repair="repair")
+    collector = MagicMock(half_prepared=False, reached=False, gathered=True, at=at)
+    collector.collect.side_effect = refusal
+    run, parts = make(state=MagicMock(must_wait=False), collector=collector)
+    parts.loading.due.return_value = None
+    with pytest.raises(ends_with):
+        run._turns()
 
 
 @pytest.mark.parametrize("half_prepared", [True, False])
