@@ -154,6 +154,9 @@ class MemberTopics:
             self._pending.append(commit)
         if not is_found or self._known.sequence > last:
             self._require_removed(offset)
+        # The frontiers end before the commit records, so what a frontier knows was read if it is there.
+        if self._frontier is not None and self._frontier.sequence > last:
+            raise self._removed_refusal(last + 1, self._frontier.sequence)
         return True
 
     def _make_commit(self, identity: CommitIdentity, row: Row) -> MemberCommit | None:
@@ -220,6 +223,15 @@ class MemberTopics:
     def _read_first_offset(self) -> int:
         return self._admin.list_first_offsets([(self.topic, 0)])[self.topic, 0]
 
+    def _removed_refusal(self, first: int, last: int) -> Refused:
+        return Refused(
+            f"Kafka does not have the commit records {first} to {last} of {self._prefix} any more, nor a later one: retention has removed them",
+            at_stake="every change that they declared, and each global cut: none can be made without them",
+            repair=f"load the tables of {self._prefix} again (twofold backfill start): that writes a commit record. "
+            + ("Then start over in a new place (--warehouse, and the address in --sink). " if first > 1 else "")
+            + f"From now on keep {self.topic} as long as the data",
+        )
+
     def _refuse_gap(self, after: int, found: int) -> None:
         raise Refused(
             f"commit record {after + 1} of {self._prefix} is missing: the next one that Kafka has is {found}",
@@ -245,7 +257,7 @@ class SoleTopics(MemberTopics):
         end = self._admin.list_stable_offsets([(self.topic, 0)])[self.topic, 0]
         if self._is_complete and end == self._read_to:
             return True
-        first = self.find_first_commit(end)
+        first, before = self.find_first_commit(end), self._last
         if is_first := self._read_to is None:
             self._read_to = self._read_first_offset()
         kept = self._read_to or 0
@@ -257,7 +269,8 @@ class SoleTopics(MemberTopics):
         if is_taken:
             self._read_to = until
         self._is_complete = is_taken and until == end
-        if is_first and self._is_complete and kept and not self._last[0]:
+        # Behind the last commit record is its marker alone, unless retention has removed others.
+        if is_first and self._is_complete and self._last == before and kept > max(before[1] + 2, 0):
             self._judge(self._none_left_refusal())
         return self._is_complete
 
@@ -273,7 +286,7 @@ class SoleTopics(MemberTopics):
 
     def _none_left_refusal(self) -> Refused:
         return Refused(
-            f"Kafka has no commit record of {self._prefix} any more: retention has removed all that there were",
+            f"Kafka has no commit record of {self._prefix} behind {self._last[0]} any more: retention has removed all that there were",
             at_stake="every change that they declared: these tables have none of them",
             repair="run the mirror with --on-table-error go-on, then `twofold backfill start` each table. "
             "From now on keep <prefix>.commits as long as the data",

@@ -1,10 +1,15 @@
-"""What a frontier has seen of a stream that a member no longer has says nothing of the new one."""
+"""What a frontier says of commit records that cannot be read, and of a stream that is gone."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, cast
 
+import pytest
+
 from twofold_common.global_cut import Frontier
+from twofold_spark.errors import Refused
+from twofold_spark.sources.commit_records import CommitIdentity
 from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
 from twofold_spark.sources.member_topics import MemberTopics
 
@@ -28,6 +33,17 @@ def seen(topics: MemberTopics, **streams: str) -> object:
     frontier = topics.as_member(streams).frontier
     assert isinstance(frontier, Frontier)
     return frontier.seen
+
+
+@pytest.mark.parametrize(("cut", "missing"), [(0, "1 to 7"), (5, "6 to 7"), (7, None)])
+def test_commit_records_that_a_frontier_knows_and_kafka_does_not_have_are_refused(
+    monkeypatch: pytest.MonkeyPatch, cut: int, missing: str | None
+) -> None:
+    monkeypatch.setattr(KafkaAdmin, "list_first_offsets", lambda *_: {("west.commits", 0): 100})
+    topics = take_frontier()
+    topics.start_from(cut, 2 * cut, CommitIdentity(cut, cut, cut, "s"))
+    with pytest.raises(Refused, match=f"commit records {missing} of west") if missing else nullcontext():
+        topics.take_commits([])
 
 
 def test_a_number_counts_for_its_own_stream_alone() -> None:

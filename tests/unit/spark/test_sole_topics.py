@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from twofold_spark.errors import Refused
 from twofold_spark.sources import member_topics
-from twofold_spark.sources.commit_records import NO_COMMIT
+from twofold_spark.sources.commit_records import NO_COMMIT, CommitIdentity
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
 from twofold_spark.sources.member_topics import UNKNOWN, SoleTopics
@@ -143,6 +143,18 @@ def test_a_topic_without_a_commit_record_is_judged_once(log: Log, first: int, is
     log.rows, log.end = [commit_row(8)], 18
     assert topics.read(SPARK)
     assert take_batches(topics) == [[8]]
+
+
+@pytest.mark.parametrize(("first", "is_judged"), [(202, False), (240, True)], ids=["idle", "retention took others"])
+def test_commit_records_that_retention_took_behind_the_last_one_are_judged(
+    log: Log, first: int, is_judged: bool
+) -> None:
+    log.first = log.end = first
+    refused: list[Refused] = []
+    topics = make_topics(refused)
+    topics.start_from(100, 200, CommitIdentity(100, 1000, 100, "s"))
+    assert topics.read(SPARK)
+    assert ["behind 100 any more" in str(each) for each in refused] == [True] * is_judged
 
 
 def test_another_stream_is_refused(log: Log) -> None:
