@@ -60,7 +60,10 @@ class CommitReader:
         self._sequence = CommitSequence(prefix)
         self._mark: Bookmark | None = None
         """The bookmark that the first commit record must fit, until that record has come."""
+        self._position = 0
+        """What is committed before it is left out, until a commit record lies behind it."""
         self._done = 0
+        """What of the next commit record's transactions is left out, as in `FoundCommit`."""
         self.pending: deque[FoundCommit] = deque()
 
     def close(self) -> None:
@@ -68,7 +71,9 @@ class CommitReader:
 
     def begin(self, start: str) -> None:
         """Begin at 'beginning', 'newest', a position or a bookmark."""
-        offset, self._mark, self._done = self._find_start(start)
+        self._position = _parse_position(start) if "/" in start else 0
+        offset, self._mark = self._find_start(start)
+        self._done = self._mark.done if self._mark else max(0, self._position - 1)
         self._sequence = CommitSequence(self._prefix)
         self.pending.clear()
         self._kafka.begin(offset)
@@ -87,7 +92,7 @@ class CommitReader:
         for message in messages:
             commit = self._decode(message)
             self._sequence.check(commit)
-            done, self._done = self._done, 0
+            done = self._take_done(commit)
             if self._mark is not None:
                 self._mark.check(commit, self._prefix)
                 self._mark = None
@@ -96,6 +101,16 @@ class CommitReader:
         self._kafka.open(each for one in found for each in one.ranges)
         self.pending += found
         return bool(messages)
+
+    def _take_done(self, commit: Commit) -> int:
+        """Return up to where the next commit record's transactions are left out.
+
+        Of a connector that lags, several commit records may come before a position.
+        """
+        if commit.applied_lsn <= self._position:
+            return WHOLE
+        done, self._done, self._position = self._done, 0, 0
+        return done
 
     def take_transactions(self, *, as_avro: bool = False) -> Iterator[Transaction]:
         """Return the transactions of the first commit record of `pending`, which is removed."""
@@ -130,33 +145,25 @@ class CommitReader:
 
     # Where to begin
 
-    def _find_start(self, start: str) -> tuple[int, Bookmark | None, int]:
-        """Return the commit record's offset, the bookmark that it must fit, and the position up to
-        which its transactions are left out.
-        """
+    def _find_start(self, start: str) -> tuple[int, Bookmark | None]:
+        """Return the commit record's offset, and the bookmark that it must fit."""
         first, end = self._kafka.commits_bounds()
         if start == "newest":
-            return end, None, 0
+            return end, None
         if start == "beginning":
             if (whole := self._first_whole(first, end)) > first:
                 _log.warning(
                     "Kafka no longer has all rows of %s's first commit records: they are passed over", self._prefix
                 )
-            return whole, None, 0
+            return whole, None
         if "/" in start:
-            try:
-                position = parse_lsn(start)
-            except ValueError as error:
-                raise UsageError(
-                    f"{start!r} is no position: give it as PostgreSQL writes it, such as '0/1A2B3C'"
-                ) from error
-            return self._at_position(position, first, end), None, position - 1
+            return self._at_position(self._position, first, end), None
         mark = Bookmark.parse(start)
         if mark.offset < first:
             raise removed_rows(f"commit record {mark.sequence}, which the bookmark names", self._prefix)
         if mark.offset >= end:
             mark.check(Commit(0, "batch", 0, 0, 0, 0), self._prefix)
-        return mark.offset, mark, mark.done
+        return mark.offset, mark
 
     def find_last(self) -> Bookmark | None:
         """Return the place before the last visible commit record; None: Kafka has none."""
@@ -210,6 +217,13 @@ class CommitReader:
             if commit is not None and commit.sequence > 1 and commit.applied_lsn > position:
                 raise removed_rows(f"all commit records since {format_lsn(position)}", self._prefix)
         return low
+
+
+def _parse_position(text: str) -> int:
+    try:
+        return parse_lsn(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no position: give it as PostgreSQL writes it, such as '0/1A2B3C'") from error
 
 
 def _topic(prefix: str, table: str) -> str:
