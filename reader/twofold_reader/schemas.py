@@ -19,7 +19,10 @@ def schemas_at(url: str | Callable[[int], str]) -> Callable[[int], str]:
         return url
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"the registry is {url!r}, and must be http://host:port or https://host:port")
+        # Not repeated: it may have a password.
+        raise UsageError(
+            "the registry's URL must be http://host:port or https://host:port, with user:password@ before the host if it wants them"
+        )
     user = (unquote(parts.username), unquote(parts.password or "")) if parts.username else None
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     http = RegistryHttp(
