@@ -154,7 +154,7 @@ def other_rows(wanted: Range, found: int) -> Refused:
     return Refused(
         f"{wanted.topic} [{wanted.partition}] has {found} records from offset {wanted.first} to {wanted.last}, and their commit record says {wanted.count}",
         at_stake="whole transactions: changes are missing, or some are there that nobody committed",
-        repair=f"find what deleted records (cleanup.policy of {wanted.topic} must be delete, and nobody may delete records), or who else writes to this topic; then reload the table: twofold backfill start",
+        repair=f"find what deleted records (cleanup.policy of {wanted.topic} must be delete, and nobody may delete records), or who else writes to this topic, unless it was deleted and made again; then start at 'newest' with nothing stored, and reload each table: twofold backfill start SCHEMA.TABLE",
     )
 
 

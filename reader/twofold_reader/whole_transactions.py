@@ -141,7 +141,8 @@ def assemble(
     """Yield the transactions of a commit record that lies at this offset.
 
     `rows` has those of each partition in the order of their offsets, `topics` their topics.
-    Transactions are left out whose commits do not begin behind `done`.
+    Transactions are left out whose commits do not begin behind `done`. Refused: rows of another
+    time lie where the commit record names its own.
     """
     if not rows:
         return
@@ -157,7 +158,7 @@ def assemble(
         yield Transaction(kind, at, None, commit.sequence, *nobody, *named, changes, time_us, end)
         return
     outcomes = {each.id: each for each in commit.prepared}
-    for at, group in groupby(heapq.merge(*rows), key=_AT):
+    for at, group in groupby(heapq.merge(*(_own(commit, each) for each in rows)), key=_AT):
         if at <= done:
             continue
         first = next(group)
@@ -177,6 +178,22 @@ def assemble(
             outcome.committed_at if outcome else time_us,
             end if commit.transactions == 1 else Bookmark(commit.stream_id, commit.sequence, offset, at),
         )
+
+
+def _own(commit: Commit, rows: Iterator[OrderedRow]) -> Iterator[OrderedRow]:
+    """Yield a partition's rows, of which the first is looked at: a topic that was made again has
+    later rows at the offsets of the deleted ones, all of them of no transaction or of a later one.
+    """
+    for first in rows:
+        at, _, _, identity, change, _ = first
+        if not identity or not 0 < at < commit.applied_lsn:
+            raise Refused(
+                f"commit record {commit.sequence} names rows of {change.table}, and other rows lie there: its topic was deleted and made again",
+                at_stake="whole transactions: the table's changes in them are gone",
+                repair="start at 'newest' with nothing stored, and reload each table: twofold backfill start SCHEMA.TABLE",
+            )
+        yield first
+        yield from rows
 
 
 _AT: Final = itemgetter(0)

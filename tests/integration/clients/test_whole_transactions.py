@@ -26,7 +26,7 @@ from clients.samples import PREPARATION, SAMPLES
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.mirror_place import write_place
-from helpers.topic_changes import delete_records
+from helpers.topic_changes import delete_records, delete_topic
 from twofold_reader import Change, PositionWaiter, Reader, Refused, Transaction, UsageError, wait
 
 EXAMPLES = Path(__file__).parents[3] / "examples/python"
@@ -230,6 +230,31 @@ def test_topics_that_were_recreated_are_refused(connector: Maker) -> None:
         here.caught_up()
     with pytest.raises(Refused, match="were recreated"):
         read(here, last.bookmark)
+
+
+def test_a_tables_topic_that_was_made_again_is_refused(connector: Maker) -> None:
+    here = connector()
+    with here.carrying():
+        here.sql("INSERT INTO account VALUES (1, 1, 'old')")
+        here.caught_up()
+    delete_topic(here.reader.bootstrap, here.table("account"))
+    here.twofold("backfill", "start", "public.account", ok=True)
+    with here.carrying():
+        here.until_loaded(60)
+        here.caught_up()
+    with pytest.raises(Refused, match=r"names rows of public\.account, and other rows lie there") as refusal:
+        read(here)
+    assert "start at 'newest'" in str(refusal.value)
+    with reader_of(here, "account") as reader:
+        transactions = reader.transactions("newest")
+        here.twofold("backfill", "start", "public.account", ok=True)
+        with here.carrying():
+            state: dict[int, Any] = {}
+            for each in transactions:
+                fold(each.changes, state)
+                if each.kind == "load" and not each.loading:
+                    break
+    assert {0, 1} <= state.keys(), "the repair brings all rows"
 
 
 class Copies:
