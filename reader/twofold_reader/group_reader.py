@@ -17,10 +17,9 @@ from typing import Any, Final
 
 from twofold_common.errors import Refused, UsageError
 from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member, greatest_cut
-from twofold_common.global_loads import Loads, ends_a_load
+from twofold_common.global_loads import Decisions, Loads, ends_a_load
 from twofold_common.global_order import Place, Stop, Unit, order_units
 from twofold_common.global_waits import find_waits
-from twofold_common.group_admission import Admission
 from twofold_reader.changes import Change
 from twofold_reader.frontiers import FrontierTopics
 from twofold_reader.reader import CommitReader, FoundCommit
@@ -120,21 +119,22 @@ class GroupReader(Closing):
     def _find_newest(self) -> Mapping[str, str]:
         """Return the places behind the first global cut that shows all that is committed now.
 
-        The branches of earlier commit records are not known. So it is the cut that could admit
-        these members to a group.
+        The branches of the commit records until now are not known. So the cut shows of each member
+        the outcomes of what was in doubt when its frontier first knew all of them.
         """
         lasts = {prefix: each.commits.find_last() for prefix, each in self._members.items()}
         self._begin({prefix: str(last) if last else _BEGINNING for prefix, last in lasts.items()})
-        admission = Admission({prefix: last.sequence - 1 if last else 0 for prefix, last in lasts.items()}, ())
+        unknown = {prefix: last.sequence for prefix, last in lasts.items() if last}
+        decisions = {prefix: Decisions(prefix, unknown) for prefix in self._members if unknown}
         came = True
         while True:
             came = self._read_more(0 if came else WAIT_S)
             if came and self._is_read_far_enough():
                 members = self._as_members()
                 chosen = greatest_cut(members, self._loads.follow(members))
-                if admission.admits(members, chosen) and all(
-                    last is None or chosen[prefix] >= last.sequence for prefix, last in lasts.items()
-                ):
+                for prefix, each in decisions.items():
+                    each.follow(members[prefix].frontier)
+                if all(each.least is not None and each.least <= chosen[prefix] for prefix, each in decisions.items()):
                     return {prefix: each.mark_at(chosen[prefix]) for prefix, each in self._members.items()}
             self._tell_waits()
 
@@ -239,10 +239,12 @@ class _Member:
         """The last commit record of which nothing is left."""
         self._done: Place = (0, 0)
         """The last transaction that came before the start."""
+        self._start = _BEGINNING
         self.stream_id = ""
 
     def begin(self, start: str) -> None:
         self.commits.begin(start)
+        self._start = start
         self._cut, self._done, self.stream_id = 0, (0, 0), ""
         if start != _BEGINNING:
             mark = Bookmark.parse(start)
@@ -281,9 +283,9 @@ class _Member:
         return Member(self._cut, self.known, tuple(branches), frontier, loads)
 
     def mark_at(self, sequence: int) -> str:
-        """Return the place behind a pending commit record; the beginning if there is none yet."""
+        """Return the place behind a pending commit record; the start if there is none yet."""
         found = self.find_commits(sequence).get(sequence)
-        return str(found.mark) if found else _BEGINNING
+        return str(found.mark) if found else self._start
 
     def find_commits(self, end: int) -> dict[int, FoundCommit]:
         """Return what is pending up to this commit record, by number."""

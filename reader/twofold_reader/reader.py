@@ -7,11 +7,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from twofold_avro.errors import MalformedRecord, NotFramed
 from twofold_avro.names import TopicNames, topic_of
-from twofold_avro.records import Commit, Range, RecordDecoder
+from twofold_avro.records import Commit, Progress, Range, RecordDecoder
 from twofold_common.errors import Refused, SetupError, UsageError
 from twofold_common.positions import format_lsn, parse_lsn
 from twofold_common.table_names import split_table_name
@@ -19,6 +21,7 @@ from twofold_reader.changes import ChangeDecoder, KafkaRecord
 from twofold_reader.partition_rows import removed_rows
 from twofold_reader.schemas import schemas_at
 from twofold_reader.topics import WAIT_S, Closing, Place, PrefixTopics
+from twofold_reader.waiting import PositionWaiter
 from twofold_reader.whole_transactions import WHOLE, Bookmark, CommitSequence, Transaction, assemble
 
 _log = logging.getLogger("twofold_reader")
@@ -56,6 +59,7 @@ class CommitReader:
         self._changes = ChangeDecoder(schema_of)
         self._records = RecordDecoder(schema_of)
         self._kafka = PrefixTopics(prefix, kafka)
+        self._open_waiter = partial(PositionWaiter.at, prefix, kafka, schema_of)
         self._prefix = prefix
         self._sequence = CommitSequence(prefix)
         self._mark: Bookmark | None = None
@@ -160,13 +164,31 @@ class CommitReader:
             return self._at_position(self._position, first, end), None
         mark = Bookmark.parse(start)
         if mark.offset < first:
-            raise removed_rows(f"commit record {mark.sequence}, which the bookmark names", self._prefix)
+            return first, self._behind_removed(mark, first)
         if mark.offset >= end:
             mark.check(Commit(0, "batch", 0, 0, 0, 0), self._prefix)
         return mark.offset, mark
 
+    def _behind_removed(self, mark: Bookmark, first: int) -> Bookmark:
+        """Return the bookmark that Kafka's first commit record must fit, which follows one that
+        retention has deleted. Refused: others between them are deleted too.
+        """
+        progress = self._read_progress()
+        message = self._kafka.read_commit_at(first)
+        after = (progress.stream_id, progress.sequence + 1)
+        if message is not None:
+            commit = self._decode(message)
+            after = (commit.stream_id, commit.sequence)
+        if mark.done != WHOLE or after != (mark.stream_id, mark.sequence + 1):
+            raise removed_rows(f"commit record {mark.sequence}, which the bookmark names", self._prefix)
+        return replace(mark, sequence=mark.sequence + 1, offset=first, done=0)
+
+    def _read_progress(self) -> Progress:
+        with self._open_waiter() as waiter:
+            return waiter.read_progress()
+
     def find_last(self) -> Bookmark | None:
-        """Return the place before the last visible commit record; None: Kafka has none."""
+        """Return the place behind the last visible commit record; None: there was none yet."""
         first, end = self._kafka.commits_bounds()
         last: KafkaRecord | None = None
         start, back = end, _TAIL
@@ -176,10 +198,11 @@ class CommitReader:
             while not self._kafka.is_at_end:
                 if messages := self._kafka.read_commits():
                     last = messages[-1]
-        if last is None:
-            return None
-        commit = self._decode(last)
-        return Bookmark(commit.stream_id, commit.sequence, last.offset() or 0, 0)
+        if last is not None:
+            commit = self._decode(last)
+            return Bookmark(commit.stream_id, commit.sequence, last.offset() or 0, WHOLE)
+        progress = self._read_progress()  # retention may have deleted all commit records
+        return Bookmark(progress.stream_id, progress.sequence, max(0, first - 1), WHOLE) if progress.sequence else None
 
     def _first_whole(self, first: int, end: int) -> int:
         """Return the offset of the first commit record from which on Kafka has all rows."""

@@ -91,6 +91,16 @@ class PositionWaiter(Closing):
             if until != "kafka":
                 self._wait_for_mirror(lsn, enough, deadline, timeout_s, is_global=until == "global")
 
+    def read_progress(self) -> Progress:
+        """Return the last progress record that is visible. Unreachable: none comes in time."""
+        with sorted_errors("asking how far everything is"):
+            self._read_news(time.monotonic() + _ASKED_S)
+        if not self._last.applied_lsn:
+            raise Unreachable(
+                f"Kafka does not say how far {self._prefix} is within {_ASKED_S:g} s; remedy: grant Read on its topics, and look with twofold status"
+            )
+        return self._last
+
     def _wait_for_mirror(self, lsn: Lsn, enough: int, deadline: float, timeout_s: float, *, is_global: bool) -> None:
         while True:
             place = self._ask_mirror()

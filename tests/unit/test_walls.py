@@ -168,7 +168,7 @@ READER: Mapping[str, Walls] = {
     "topics": Walls({"partition_rows"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),
     "schemas": Walls(set(), {"twofold_common"}),
     "reader": Walls(
-        {"arrow", "changes", "partition_rows", "schemas", "topics", "whole_transactions"},
+        {"arrow", "changes", "partition_rows", "schemas", "topics", "waiting", "whole_transactions"},
         {"twofold_avro", "twofold_common"},
     ),
     "frontiers": Walls({"topics"}, {"confluent_kafka", "twofold_avro", "twofold_common"}),

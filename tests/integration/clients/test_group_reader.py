@@ -118,6 +118,20 @@ def test_without_the_first_commit_records_a_reader_starts_at_newest(connector: M
     assert [each for each, _, _ in read(group, first.bookmark) if each] == []
 
 
+def test_newest_is_found_where_retention_has_deleted_all_commit_records(connector: Maker) -> None:
+    group = Group(connector)
+    for here in group.members.values():
+        here.carry()
+        here.caught_up()
+    wait_until(lambda: read(group), 60, "something comes")
+    delete_records(group.west.reader.bootstrap, f"{group.west.prefix}.commits")
+    with reader_of(group) as reader:
+        transactions = reader.transactions("newest")
+        group.commit("whole", 1)
+        first = next(each for each in transactions if each.global_ids)
+        assert {prefix for prefix, _ in first.branches} == {*group.members}
+
+
 def test_a_place_of_other_prefixes_is_refused(connector: Maker) -> None:
     group = Group(connector)
     with reader_of(group) as reader:

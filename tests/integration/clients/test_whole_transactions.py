@@ -216,6 +216,21 @@ def test_what_retention_removed_is_refused(connector: Maker) -> None:
         read(here, first.bookmark)
 
 
+def test_a_bookmark_of_the_last_commit_record_outlives_it(connector: Maker) -> None:
+    """As of a source that is idle for longer than Kafka keeps its topics."""
+    here = connector()
+    with here.carrying():
+        here.caught_up()
+    mark = read(here)[-1][0].bookmark
+    delete_records(here.reader.bootstrap, f"{here.prefix}.commits")
+    assert read(here, mark) == []
+    with here.carrying():
+        here.sql("INSERT INTO account VALUES (1, 1, 'behind')")
+        here.caught_up()
+    first, *_ = [changes for _, changes in read(here, mark)]
+    assert [change.after for change in first] == [{"id": 1, "version": 1, "note": "behind"}]
+
+
 def test_topics_that_were_recreated_are_refused(connector: Maker) -> None:
     here = connector()
     with here.carrying():

@@ -88,7 +88,7 @@ class Commits:
         self._next = 0
 
     def find_last(self) -> Bookmark | None:
-        return Bookmark("stream", len(self._records), 0, 0) if self._records else None
+        return Bookmark("stream", len(self._records), 0, WHOLE) if self._records else None
 
     def begin(self, start: str) -> None:
         mark = Bookmark("stream", 0, 0, WHOLE) if start == "beginning" else Bookmark.parse(start)

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
-from twofold_avro.records import Commit, Range
+from twofold_avro.records import Commit, Progress, Range
 from twofold_avro.schemas import fixed
+from twofold_common.errors import Refused
 from twofold_reader import reader
 from twofold_reader.reader import CommitReader
+from twofold_reader.topics import Closing
+from twofold_reader.waiting import PositionWaiter
 from twofold_reader.whole_transactions import WHOLE, Bookmark
 
 
@@ -59,7 +62,7 @@ class Topics:
     def begin(self, offset: int) -> None:
         self._next = offset
 
-    def read_commits(self, _wait_s: float) -> Sequence[Message]:
+    def read_commits(self, _wait_s: float = 0) -> Sequence[Message]:
         found = [each for each in self._messages if each.offset() >= self._next]
         self._next = self.end
         return found
@@ -67,11 +70,31 @@ class Topics:
     def open(self, ranges: Sequence[Range]) -> None:
         pass
 
+    @property
+    def is_at_end(self) -> bool:
+        return self._next >= self.end
+
+    def forget(self, count: int) -> None:
+        """As retention does with the first commit records."""
+        del self._messages[:count]
+        self.first = self._messages[0].offset() if self._messages else self.end
+
+
+class Waiter(Closing):
+    """In place of a PositionWaiter."""
+
+    def __init__(self, sequence: int) -> None:
+        self._sequence = sequence
+
+    def read_progress(self) -> Progress:
+        return Progress(0x30, self._sequence, "", 0, "", "", 0, 0, "one")
+
 
 @pytest.fixture
 def topics(monkeypatch: pytest.MonkeyPatch) -> Topics:
     found = Topics()
     monkeypatch.setattr(reader, "PrefixTopics", lambda *_: found)
+    monkeypatch.setattr(PositionWaiter, "at", lambda *_: Waiter(found.end // 2))
     return found
 
 
@@ -81,6 +104,10 @@ def commits() -> CommitReader:
 
 def batch(sequence: int, applied_lsn: int, **more: Any) -> Commit:
     return Commit(sequence, more.pop("kind", "batch"), applied_lsn, 0, 1, 0, stream_id="one", **more)
+
+
+def mark(sequence: int, done: int = WHOLE) -> str:
+    return str(Bookmark("one", sequence, 2 * (sequence - 1), done))
 
 
 def taken(commits: CommitReader) -> list[tuple[int, int]]:
@@ -109,7 +136,51 @@ def test_a_position_leaves_out_what_a_connector_that_lags_brings_of_before(topic
 def test_a_bookmark_leaves_out_of_its_own_commit_record(topics: Topics) -> None:
     topics.write(batch(1, 0x10), batch(2, 0x20), batch(3, 0x30))
     found = commits()
-    found.begin(str(Bookmark("one", 2, 2, 0x18)))
+    found.begin(mark(2, 0x18))
     assert taken(found) == [(2, 0x18), (3, 0)]
-    found.begin(str(Bookmark("one", 2, 2, WHOLE)))
+    found.begin(mark(2))
     assert taken(found) == [(3, 0)]
+
+
+@pytest.mark.parametrize("gone", [2, 3])
+def test_a_bookmark_continues_where_retention_has_deleted_only_what_was_read(topics: Topics, gone: int) -> None:
+    topics.write(batch(1, 0x10), batch(2, 0x20), batch(3, 0x30))
+    topics.forget(gone)
+    found = commits()
+    found.begin(mark(gone))
+    topics.write(batch(4, 0x40))
+    assert taken(found) == [(each, 0) for each in range(gone + 1, 5)]
+
+
+@pytest.mark.parametrize("gone", [2, 3])
+@pytest.mark.parametrize("done", [WHOLE, 0x8])
+def test_a_bookmark_is_refused_where_more_was_deleted(topics: Topics, gone: int, done: int) -> None:
+    topics.write(batch(1, 0x10), batch(2, 0x20), batch(3, 0x30))
+    topics.forget(gone)
+    at = 1 if done == WHOLE else gone
+    with pytest.raises(Refused, match=f"no longer has commit record {at}, which the bookmark names"):
+        commits().begin(mark(at, done))
+
+
+def test_a_bookmark_is_refused_if_another_commit_record_then_comes(topics: Topics) -> None:
+    topics.write(batch(1, 0x10))
+    topics.forget(1)
+    found = commits()
+    found.begin(mark(1))
+    topics.write(batch(3, 0x30))
+    with pytest.raises(Refused, match="its place has another one"):
+        found.read_more()
+
+
+@pytest.mark.parametrize("gone", [0, 2, 3])
+def test_the_last_commit_record_is_known_when_retention_has_deleted_it(topics: Topics, gone: int) -> None:
+    assert commits().find_last() is None
+    topics.write(batch(1, 0x10), batch(2, 0x20), batch(3, 0x30))
+    topics.forget(gone)
+    found = commits()
+    last = found.find_last()
+    assert last is not None
+    assert (last.stream_id, last.sequence, last.done) == ("one", 3, WHOLE)
+    found.begin(str(last))
+    topics.write(batch(4, 0x40))
+    assert taken(found) == [(4, 0)]
