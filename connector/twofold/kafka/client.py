@@ -108,7 +108,7 @@ _MAKES_NO_TOPIC = {"allow.auto.create.topics": False}
 that somebody has deleted would be there again, empty, and the run would go on.
 """
 _GATHERING_MS = 500
-"""How long a gathering producer's rows wait for more rows of their partition, unless they are flushed.
+"""How long a gathering producer's rows wait for more rows of their partition, unless flushed.
 
 After librdkafka's usual 5 ms a backlog of many partitions would become record batches of a few rows
 each, at twice the cost for the broker. In much more time than this a transaction that is not split

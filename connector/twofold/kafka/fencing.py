@@ -62,7 +62,6 @@ def fence(
     not known.
     """
 
-
     def make(transactional_id: str) -> TransactionalProducer:
         # The rows of a pool's producer are on their way before anybody flushes them.
         gathers = transactional_id in names.main_ids

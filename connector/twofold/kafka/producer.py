@@ -303,7 +303,7 @@ class TransactionalProducer:
             self._check_delivered()
 
     def _make_room(self) -> None:
-        """Let librdkafka send what its full queue has: rows that gather would wait for more rows."""
+        """Let librdkafka send what its full queue has: rows that gather would wait for more."""
         self._alive.flush(_ROOM_S)
 
     def _check_refused(self, topic: str, partition: int, chunk: list[Record], deadline: float) -> None:
