@@ -88,6 +88,26 @@ SELECT n.nspname::text, c.relname::text, c.oid::bigint
  ORDER BY height
 """
 
+_TREE = """
+WITH RECURSIVE above AS (
+    SELECT %s::oid AS oid
+    UNION ALL
+    SELECT i.inhparent FROM above JOIN pg_catalog.pg_class c ON c.oid = above.oid AND c.relispartition
+      JOIN pg_catalog.pg_inherits i ON i.inhrelid = above.oid
+), tree AS (
+    SELECT oid FROM above
+    UNION
+    SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid
+)
+SELECT oid::bigint, oid IN (SELECT oid FROM above) FROM tree
+"""
+
+_NAMES = """
+SELECT a.attrelid::bigint, a.attnum, a.attname::text
+  FROM unnest(%s::oid[], %s::smallint[]) AS asked (oid, number)
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = asked.oid AND a.attnum = asked.number AND NOT a.attisdropped
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class _TypeRow:
@@ -187,6 +207,18 @@ class Catalog:
         ((columns, dropped),) = rows
         above = tuple((schema, name) for schema, name, _ in self._rows(_ABOVE, (oid,)))
         return CatalogTable(tuple(CatalogColumn(*each) for each in columns), frozenset(dropped), above)
+
+    def tree(self, oid: int) -> dict[int, bool]:
+        """Return the tables of the table's partition tree, itself included, and whether each is
+        above the table or the table itself.
+        """
+        return dict(self._rows(_TREE, (oid,)))
+
+    def column_names(self, columns: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        """Return the present names of these columns, known by table and number."""
+        asked = tuple(columns)
+        rows = self._rows(_NAMES, ([oid for oid, _ in asked], [number for _, number in asked])) if asked else ()
+        return {(oid, number): name for oid, number, name in rows}
 
     def close(self) -> None:
         if self._connection is not None:

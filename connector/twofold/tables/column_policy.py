@@ -12,7 +12,15 @@ from fnmatch import fnmatchcase
 
 from twofold.config import ColumnRule
 from twofold.descriptions.description import Description
-from twofold.descriptions.hidden_columns import CatalogTable, HiddenColumns, MessageColumn, hidden_now, locate
+from twofold.descriptions.hidden_columns import (
+    CatalogTable,
+    Hidden,
+    HiddenColumns,
+    Located,
+    MessageColumn,
+    hidden_now,
+    locate,
+)
 from twofold.source.catalog import Catalog
 from twofold.source.messages import Relation
 from twofold.tables.data_policy import DataPolicy
@@ -52,16 +60,25 @@ class ColumnPolicy:
         if not self._policy.rules:
             return shape, None
         now, pin = self._catalog.columns_now(shape.oid), pins.get(topic)
-        before = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid))
+        roots = _former_roots(shape.oid, pins)
+        names = [f"{schema}.{table}" for schema, table in (now.above if now else ())]
+        names += [f"{root.schema}.{root.table}" for root in roots]
+        anywhere = pin is None and not self._is_published(relation)
+        before, rules = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid)), dict[str, str]()
+        if not before.columns:
+            related = pins.values() if anywhere else roots
+            rules = self._rules_in_tree(shape, names, pins, {each.oid: True for each in related if each.oid})
+            before = _hidden_as_in_tree(rules, now)
         columns = [MessageColumn(column.name, column.type_oid) for column in relation.columns]
         found = locate(before, now, columns, committed=committed)
         if described is not None:
             found = found.with_more(
                 locate(before, CatalogTable(described.catalog_columns, frozenset()), columns, committed=True)
             )
-        above = now.above if now else ()
-        names = [*(f"{schema}.{table}" for schema, table in above), *_former_roots(shape.oid, pins)]
-        anywhere = pin is None and not self._is_published(relation)
+        if now is None:
+            found = found.with_more(
+                Located({at: rules[c.name] for at, c in enumerate(columns) if c.name in rules}, {}, None)
+            )
         hidden = self._policy.apply(shape, found, names, anywhere=anywhere)
         if doubtful := [
             each.name for place, each in enumerate(hidden.columns) if place in found.possible and each.policy
@@ -74,8 +91,32 @@ class ColumnPolicy:
             )
         if now is None or found.numbers is None or not committed or doubtful:
             return hidden, None
-        rules = [column.rule if column.policy else None for column in hidden.columns]
-        return hidden, hidden_now(before, now, found.numbers, rules)
+        ruled = [column.rule if column.policy else None for column in hidden.columns]
+        return hidden, hidden_now(before, now, found.numbers, ruled)
+
+    def _rules_in_tree(
+        self, shape: TableShape, above: Sequence[str], pins: Mapping[str, Pin], others: Mapping[int, bool]
+    ) -> dict[str, str]:
+        """Return the columns that pinned tables of this table's partition tree hide, by present
+        name, with the names whose rules apply to this table; by "" one that is dropped.
+
+        A column has one name in the whole tree. The rule of a table below, or beside, is not for
+        this table, unless it came from above. `others`: more tables, as `Catalog.tree` has them.
+        """
+        if not any(pin.hidden for pin in pins.values()):
+            return {}
+        tree = {**self._catalog.tree(shape.oid), **others}
+        tables, names = (f"{shape.schema}.{shape.table}", *above), dict[tuple[int, int], list[str]]()
+        for oid, pin in ((pin.oid, pin) for pin in pins.values() if pin.hidden):
+            if oid is None or oid not in tree:
+                continue
+            for each in HiddenColumns.from_text(pin.hidden).columns:
+                table, _, column = each.rule.rpartition(".")
+                is_for_all = tree[oid] or table != f"{pin.schema}.{pin.table}"
+                found = names.setdefault((oid, each.number), [])
+                found += [*(f"{table}.{column}" for table in tables), *([each.rule] if is_for_all else ())]
+        present = self._catalog.column_names(names)
+        return {present.get(key, ""): rule for key in names if (rule := self._policy.first_ruled(names[key]))}
 
     def _is_published(self, relation: Relation) -> bool:
         found = self._catalog.published(self._publication, relation.schema, relation.table)
@@ -112,11 +153,20 @@ def _hidden_before(oid: int, pin: Pin | None, former: Sequence[tuple[str, Pin]])
     return HiddenColumns.from_text(former[0][1].hidden) if former else HiddenColumns()
 
 
-def _former_roots(oid: int, pins: Mapping[str, Pin]) -> Iterable[str]:
-    """Yield the tables of which this table was a partition at the last look."""
-    for pin in pins.values():
-        if pin.stored and f"[{oid}," in pin.stored and _has_partition(pin.stored, oid):
-            yield f"{pin.schema}.{pin.table}"
+def _hidden_as_in_tree(rules: Mapping[str, str], now: CatalogTable | None) -> HiddenColumns:
+    """Return the table's columns that its partition tree hides under these names. Of a dropped one
+    nobody knows which it was here, and the stream may be behind that.
+    """
+    if now is None:
+        return HiddenColumns()
+    hidden = [Hidden(each.number, rules[each.name], each.row) for each in now.columns if each.name in rules]
+    hidden += [Hidden(number, rules[""], 0) for number in sorted(now.dropped) if "" in rules]
+    return HiddenColumns(tuple(hidden), tuple(each.name for each in now.columns))
+
+
+def _former_roots(oid: int, pins: Mapping[str, Pin]) -> list[Pin]:
+    """Return the pins of the tables of which this table was a partition at the last look."""
+    return [pin for pin in pins.values() if pin.stored and f"[{oid}," in pin.stored and _has_partition(pin.stored, oid)]
 
 
 def _has_partition(stored: str, oid: int) -> bool:

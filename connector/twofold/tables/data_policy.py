@@ -91,6 +91,10 @@ class DataPolicy:
             what = f"{table} has lost {', '.join(gone)}, which the data policy hides, and got {', '.join(new)}, for which it has no rule"
         raise _would_show(what, [_line(f"{table}.{c}", hidden.get(c, "hash")) for c in (*shown, *new)])
 
+    def first_ruled(self, names: Iterable[str]) -> str | None:
+        """Return the first of these columns' full names that has a rule."""
+        return next((name for name in names if self._first(name)), None)
+
     def _first(self, name: str) -> ColumnRule | None:
         return next((rule for rule in self._rules if rule.matches(name)), None)
 

@@ -48,7 +48,45 @@ def make(here: Installation) -> None:
         "CREATE TABLE parts.leaf PARTITION OF parts.root FOR VALUES FROM (0) TO (10)",
         "CREATE TABLE parts.later (email text, id int PRIMARY KEY)",
         f"INSERT INTO parts.root VALUES (1, '{TEXT}')",
+        "CREATE SCHEMA tree",
+        "CREATE TABLE tree.root (id int PRIMARY KEY, email text) PARTITION BY RANGE (id)",
+        part(1),
+        f"INSERT INTO tree.root VALUES (1, '{TEXT}')",
     )
+
+
+def part(number: int) -> str:
+    """It has the ids from its number to the next one."""
+    return f"CREATE TABLE tree.leaf_{number} PARTITION OF tree.root FOR VALUES FROM ({number}) TO ({number + 1})"
+
+
+def via_root(here: Installation, value: str) -> str:
+    return f"ALTER PUBLICATION {here.prefix} SET (publish_via_partition_root = {value})"
+
+
+def renamed_in_a_tree(here: Installation) -> None:
+    """The column has its new name before these tables have topics: partitions, one of a prepared
+    transaction too, the root, one that was detached, and one that was published via the root.
+    """
+    here.sql("ALTER TABLE tree.root RENAME email TO mail", part(2), f"INSERT INTO tree.root VALUES (2, '{TEXT}')")
+    here.prepare("part", part(3), f"INSERT INTO tree.root VALUES (3, '{TEXT}')")
+    here.sql("COMMIT PREPARED 'part'")
+    hidden_there(here, leaf_2=2, leaf_3=3)
+    here.sql(via_root(here, "true"), part(4), part(5))
+    here.sql(*(f"INSERT INTO tree.root VALUES ({number}, '{TEXT}')" for number in (4, 5)))
+    hidden_there(here, root=5)
+    here.sql("ALTER TABLE tree.root DETACH PARTITION tree.leaf_4")
+    hidden_there(here, leaf_4=4)
+    here.sql(via_root(here, "false"))
+    hidden_there(here, leaf_5=5)
+
+
+def hidden_there(here: Installation, **ids: int) -> None:
+    """Wait until tables of the tree have topics with these rows, of which nothing is shown."""
+    here.caught_up()
+    wanted = [(f"tree.{table}", {"id": number, "mail": None}) for table, number in ids.items()]
+    wait_until(lambda: all(row in rows(here, table) for table, row in wanted), 30)
+    assert not songs(here)
 
 
 def test_what_was_hidden_stays_hidden_under_each_name_and_in_each_partition(connector: Maker, tmp_path: Path) -> None:
@@ -66,13 +104,14 @@ def test_it_does_on_each_version_with_event_triggers_too(
 
 def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
     (tmp_path / "policy.key").write_bytes(b"k" * 40)
-    rules = {f"{when}.{case}.email": "hash" for when in WHEN for case in CASES} | {"parts.root.email": "null"}
+    rules = {f"{when}.{case}.email": "hash" for when in WHEN for case in CASES}
+    rules |= {"parts.root.email": "null", "tree.root.email": "null"}
     columns = [{"column": column, "action": action} for column, action in rules.items()]
     here = connector(
         init=False,
         policy={"key_file": str(tmp_path / "policy.key")},
         source={
-            "tables": ["public.account", *(f"{when}.*" for when in WHEN), "parts.root"],
+            "tables": ["public.account", *(f"{when}.*" for when in WHEN), "parts.root", "tree.*"],
             "publish_via_root": False,
             "ddl_messages": told,
         },
@@ -98,6 +137,7 @@ def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
         here.sql(*(f"COMMIT PREPARED '{case}'" for case in CASES))
         here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE parts.leaf, parts.later")
         here.sql("ALTER TABLE parts.root DETACH PARTITION parts.leaf", f"INSERT INTO parts.leaf VALUES (3, '{TEXT}')")
+        renamed_in_a_tree(here)
         here.sql(*(f"UPDATE {when}.{case} SET phone = 'r'" for when in WHEN[:2] for case in CASES))
         here.caught_up()
         wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[:2] for case in CASES), 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -217,17 +218,33 @@ def test_policy_shows_again_what_was_left_out_in_doubt(monkeypatch: pytest.Monke
 
 
 class ColumnsNow(Catalog):
-    """The catalog: a table of two columns, email with the number 2."""
+    """The catalog: tables of two columns, the latter with the number 2; one has its tree."""
 
-    def __init__(self, above: tuple[tuple[str, str], ...] = (), *, published: bool = True) -> None:
-        self.now = CatalogTable((CatalogColumn(1, "id", 20, 7), CatalogColumn(2, "email", 25, 7)), frozenset(), above)
+    def __init__(
+        self,
+        above: tuple[tuple[str, str], ...] = (),
+        *,
+        published: bool = True,
+        name: str = "email",
+        tree: dict[int, bool] | None = None,
+    ) -> None:
+        self.now = CatalogTable((CatalogColumn(1, "id", 20, 7), CatalogColumn(2, name, 25, 7)), frozenset(), above)
         self._published = published
+        self._tree = tree or {7: True}
+        self.is_there = True
 
     def columns_now(self, oid: int) -> CatalogTable | None:
-        return self.now if oid == LEAF.oid else None
+        return self.now if oid == LEAF.oid and self.is_there else None
 
     def published(self, publication: str, schema: str, table: str) -> Relation | None:
         return LEAF if self._published else None
+
+    def tree(self, oid: int) -> dict[int, bool]:
+        return self._tree
+
+    def column_names(self, columns: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+        """Other tables of the tree have the leaf's second column as their third."""
+        return {each: self.now.columns[1].name for each in columns if each in {(7, 2), (6, 3), (8, 3)}}
 
 
 LEAF = Relation(
@@ -264,6 +281,67 @@ def test_policy_of_a_root_holds_for_its_partitions(
     for name, topic in (("leaf", "p.public.leaf"), ("other", "p.public.other")):
         shape, _ = later.hide(replace(LEAF_SHAPE, table=name), replace(LEAF, table=name), topic, pins)
         assert shape.policy == {"email": "null"}
+
+
+RENAMED = replace(LEAF, columns=(LEAF.columns[0], replace(LEAF.columns[1], name="mail")))
+RENAMED_SHAPE = replace(LEAF_SHAPE, columns=(SHAPE.columns[0], replace(SHAPE.columns[1], name="mail")))
+
+
+def pinned(table: str, oid: int, rule: str, stored: str | None = None) -> dict[str, Pin]:
+    hidden = HiddenColumns((Hidden(3, rule, 7),), ("id", "email")).to_text()
+    return {f"p.public.{table}": Pin("public", table, 1, relation=oid, hidden=hidden, stored=stored)}
+
+
+ROOT_RULE, BESIDE_RULE = "public.root.email", "public.beside.email"
+WAS_ROOT = replace(WAS, partitions=frozenset({(7, True)})).to_text()
+
+
+@pytest.mark.parametrize(
+    ("rule", "tree", "pins", "hidden"),
+    [
+        (ROOT_RULE, {7: True, 6: True}, pinned("root", 6, ROOT_RULE), True),
+        (ROOT_RULE, {7: True, 6: True}, pinned("trunk", 6, ROOT_RULE), True),
+        (ROOT_RULE, {7: True, 5: True, 8: False}, pinned("beside", 8, ROOT_RULE), True),
+        ("public.*.email", {7: True, 5: True, 8: False}, pinned("beside", 8, BESIDE_RULE), True),
+        (ROOT_RULE, {7: True}, pinned("root", 6, ROOT_RULE, stored=WAS_ROOT), True),
+        (BESIDE_RULE, {7: True, 5: True, 8: False}, pinned("beside", 8, BESIDE_RULE), False),
+        (ROOT_RULE, {7: True}, pinned("beside", 8, ROOT_RULE), False),
+    ],
+    ids=["of the root", "renamed root", "of a sibling", "a pattern", "detached", "the sibling's own", "another tree"],
+)
+def test_policy_of_a_renamed_column_holds_in_the_whole_tree(
+    monkeypatch: pytest.MonkeyPatch, rule: str, tree: dict[int, bool], pins: dict[str, Pin], hidden: bool
+) -> None:
+    """Also for a table that has no topic yet, and by the number that the column has there."""
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", json.dumps([{"column": rule, "action": "null"}]))
+    policy = ColumnPolicy(DataPolicy(load(EXAMPLE)), ColumnsNow(name="mail", tree=tree), "p")
+    shape, found = policy.hide(RENAMED_SHAPE, RENAMED, "p.public.leaf", pins)
+    assert shape.policy == ({"mail": "null"} if hidden else {})
+    assert found is not None
+    assert [each.number for each in found.columns] == ([2] if hidden else [])
+
+
+def test_policy_leaves_out_what_may_be_a_column_that_the_tree_hid_and_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the stream is behind that."""
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", json.dumps([{"column": ROOT_RULE, "action": "null"}]))
+    catalog, pins = ColumnsNow(tree={7: True, 9: True}), pinned("root", 9, ROOT_RULE)
+    catalog.now = replace(catalog.now, columns=catalog.now.columns[:1], dropped=frozenset({2}))
+    policy = ColumnPolicy(DataPolicy(load(EXAMPLE)), catalog, "p")
+    assert policy.hide(RENAMED_SHAPE, RENAMED, "p.public.leaf", pins)[0].policy.keys() == {"mail"}
+    shape, later = replace(RENAMED_SHAPE, columns=SHAPE.columns[:1]), replace(RENAMED, columns=RENAMED.columns[:1])
+    assert policy.hide(shape, later, "p.public.leaf", pins)[0].policy == {}
+
+
+def test_policy_holds_for_a_renamed_column_of_a_table_that_the_catalog_does_not_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may be a partition that a prepared transaction makes."""
+    monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", json.dumps([{"column": ROOT_RULE, "action": "null"}]))
+    catalog = ColumnsNow(name="mail", published=False)
+    catalog.is_there = False
+    policy = ColumnPolicy(DataPolicy(load(EXAMPLE)), catalog, "p")
+    shape, _ = policy.hide(RENAMED_SHAPE, RENAMED, "p.public.leaf", pinned("root", 6, ROOT_RULE), committed=False)
+    assert shape.policy == {"mail": "null"}
 
 
 def test_policy_rules_without_a_column_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
