@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from twofold.descriptions.hidden_columns import CatalogColumn
 
-FORMAT = 3
+FORMAT = 4
 """The format of the text in pins. A pin with another format has no description."""
 
 
@@ -106,10 +106,12 @@ class Description:
     columns: tuple[Column, ...]
     keys: tuple[KeyIndex, ...]
     """The unique indexes, in the order in which they are taken for the message key."""
-    attributes: frozenset[tuple[int, int, str]]
-    """The attributes of the composite types in the columns: type, number and name."""
-    labels: frozenset[tuple[int, str]]
-    """The labels of the enums in the columns: the label's oid and its text."""
+    attributes: frozenset[tuple[int, int, str, int]]
+    """The attributes of the composite types in the columns: type, number, name, and the xmin of the
+    row in pg_attribute.
+    """
+    labels: frozenset[tuple[int, str, int]]
+    """The labels of the enums in the columns: oid, text, and the xmin of the row in pg_enum."""
     partitions: frozenset[tuple[int, bool]]
     """The table's partitions, and whether each was made as a partition."""
     links: tuple[int, ...]

@@ -111,9 +111,10 @@ def _changed_columns(before: Description, now: Description) -> Iterator[str]:
 
 
 def _changed_types(before: Description, now: Description) -> Iterator[str]:
+    rows = before.major == now.major
     for what, was, there in (
-        ("a composite type got other attributes", _grouped(before.attributes), _grouped(now.attributes)),
-        ("a label of an enum was renamed", dict(before.labels), dict(now.labels)),
+        ("a composite type got other attributes", _attributes(before, rows=rows), _attributes(now, rows=rows)),
+        ("a label of an enum was renamed", _labels(before, rows=rows), _labels(now, rows=rows)),
     ):
         if any(was[key] != there[key] for key in was.keys() & there.keys()):
             yield f"{what}, and earlier rows were sent without that"
@@ -180,11 +181,18 @@ def _schema(described: Description) -> frozenset[tuple[int, str, int, int]]:
     return frozenset((c.number, c.name, c.type, c.modifier) for c in described.columns if c.number in sent)
 
 
-def _grouped(attributes: Iterable[tuple[int, int, str]]) -> dict[int, set[tuple[int, str]]]:
-    grouped: dict[int, set[tuple[int, str]]] = {}
-    for oid, number, name in attributes:
-        grouped.setdefault(oid, set()).add((number, name))
+def _attributes(described: Description, *, rows: bool) -> dict[int, set[tuple[int, str, int]]]:
+    """Return each composite type's attributes. `rows`: also when the catalog's rows were written,
+    which tells of names that were changed and changed back.
+    """
+    grouped: dict[int, set[tuple[int, str, int]]] = {}
+    for oid, number, name, row in described.attributes:
+        grouped.setdefault(oid, set()).add((number, name, row if rows else 0))
     return grouped
+
+
+def _labels(described: Description, *, rows: bool) -> dict[int, tuple[str, int]]:
+    return {oid: (text, row if rows else 0) for oid, text, row in described.labels}
 
 
 def _columns(names: list[str]) -> str:

@@ -71,12 +71,12 @@ WITH RECURSIVE wanted AS (
     SELECT leaf, jsonb_agg(oid::bigint ORDER BY height) AS oids,
            jsonb_agg(linked::text::bigint ORDER BY height) AS links FROM above WHERE height > 0 GROUP BY leaf
 ), composites AS (
-    SELECT parts.root, jsonb_agg(jsonb_build_array(t.oid::bigint, m.attnum, m.attname)) AS attributes
+    SELECT parts.root, jsonb_agg(jsonb_build_array(t.oid::bigint, m.attnum, m.attname, m.xmin::text::bigint)) AS attributes
       FROM parts JOIN pg_catalog.pg_type t ON t.oid = parts.type AND t.typtype = 'c'
       JOIN pg_catalog.pg_attribute m ON m.attrelid = t.typrelid AND m.attnum > 0 AND NOT m.attisdropped
      GROUP BY parts.root
 ), enums AS (
-    SELECT parts.root, jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel)) AS labels
+    SELECT parts.root, jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel, e.xmin::text::bigint)) AS labels
       FROM parts JOIN pg_catalog.pg_enum e ON e.enumtypid = parts.type GROUP BY parts.root
 ), excepted AS (
     SELECT above.leaf, r.prpubid AS publication FROM above JOIN pg_catalog.pg_publication_rel r ON r.prrelid = above.oid

@@ -72,6 +72,8 @@ OF_TABLES: list[tuple[str, type[Verdict], str]] = [
     ("ALTER TYPE pair ADD ATTRIBUTE c int", NeedsReload, "a composite type got other attributes"),
     ("ALTER TYPE pair RENAME ATTRIBUTE b TO c", NeedsReload, "a composite type got other attributes"),
     ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", NeedsReload, "a label of an enum was renamed"),
+    ("ALTER TYPE pair RENAME ATTRIBUTE b TO c; ALTER TYPE pair RENAME ATTRIBUTE c TO b", NeedsReload, "a composite type got other attributes"),
+    ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'; ALTER TYPE mood RENAME VALUE 'blue' TO 'sad'", NeedsReload, "a label of an enum was renamed"),
     ("DROP INDEX f_id; CREATE UNIQUE INDEX f_id ON f (id)", NeedsReload, "made again"),
     ("ALTER TABLE g DROP CONSTRAINT g_pkey; ALTER TABLE g ADD PRIMARY KEY (id)", NeedsReload, "made again"),
     ("ALTER TABLE u REPLICA IDENTITY FULL; ALTER TABLE u DROP CONSTRAINT u_pkey, ADD PRIMARY KEY (id); ALTER TABLE u REPLICA IDENTITY DEFAULT", LookCloser, "index was made again"),

@@ -75,6 +75,11 @@ CASES = [
     Case("column_with_default", ("ALTER TABLE {t} ADD more int DEFAULT 7",)),
     Case("column_renamed", ("ALTER TABLE {t} RENAME note TO remark",)),
     Case("label_renamed", ("ALTER TYPE {s}.mood RENAME VALUE 'sad' TO 'blue'",), made=("CREATE TYPE {s}.mood AS ENUM ('sad', 'glad')", "ALTER TABLE {t} ADD m {s}.mood DEFAULT 'sad'")),
+    Case(
+        "label_renamed_and_back",
+        ("ALTER TYPE {s}.mood RENAME VALUE 'sad' TO 'blue'", "INSERT INTO {t} VALUES (9, 9, '', 'blue')", "ALTER TYPE {s}.mood RENAME VALUE 'blue' TO 'sad'"),
+        made=("CREATE TYPE {s}.mood AS ENUM ('sad', 'glad')", "ALTER TABLE {t} ADD m {s}.mood DEFAULT 'sad'"), together=True,
+    ),
     Case("attribute_added", ("ALTER TYPE {s}.pair ADD ATTRIBUTE b int",), made=("CREATE TYPE {s}.pair AS (a int)", "ALTER TABLE {t} ADD p {s}.pair DEFAULT ROW(1)"), rows="SELECT id, v, note, p::text FROM {t}"),
     Case(
         "filter_narrowed", ("ALTER PUBLICATION {p} DROP TABLE {t}", "ALTER PUBLICATION {p} ADD TABLE {t} WHERE (id < 3)"),

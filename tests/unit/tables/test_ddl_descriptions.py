@@ -30,7 +30,7 @@ TABLE: dict[str, Any] = {
     "files": "f", "altered": "a", "schema": "public", "name": "t", "persistence": "p",
     "columns": [column(1, "id", 23), column(3, "v", 25)],
     "keys": [key([3], usable=False), key([1], usable=True)],
-    "attributes": [[1, 1, "a"]], "labels": [[1, "x"]], "partitions": [[8, True]], "links": [5],
+    "attributes": [[1, 1, "a", 5]], "labels": [[1, "x", 5]], "partitions": [[8, True]], "links": [5],
     "publications": [
         {
             "name": "p", "oid": 3, "row": 5, "owner": 10, "operations": "iudt", "via_root": False, "generated": "n",
@@ -85,7 +85,7 @@ def spoilt(place: str, value: object) -> dict[str, Any]:
         {"command": "ALTER TABLE", "failed": "40001"}, [], "x", {"table": None},
         spoilt("oid", "7"), spoilt("oid", True), spoilt("columns.0.row", None), spoilt("columns.0.name", "\ud800"),
         spoilt("keys.1.columns", [9]), spoilt("keys.1.columns", ["id"]), spoilt("attributes", [[1, 1]]),
-        spoilt("labels", [["x", 1]]), spoilt("partitions", 3), spoilt("publications.0.members", ["m", 1]),
+        spoilt("labels", [["x", 1, 5]]), spoilt("partitions", 3), spoilt("publications.0.members", ["m", 1]),
         spoilt("publications.0.operations", 1), spoilt("columns.1.name", "v" * TEXT_MAX), spoilt("schema", 1),
     ],
 )  # fmt: skip
