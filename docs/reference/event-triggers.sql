@@ -111,7 +111,7 @@ WITH RECURSIVE wanted AS (
     SELECT tree.root,
            coalesce(sum(greatest(b.reltuples::bigint, pg_catalog.pg_stat_get_live_tuples(b.oid))) FILTER (WHERE b.relkind = 'r'), 0)::bigint AS rows,
            left(encode(sha256(string_agg(b.oid || ':' || b.relfilenode, ',' ORDER BY b.oid)::bytea), 'hex'), 16) AS files,
-           jsonb_agg(jsonb_build_array(b.oid::bigint, u.xmin = tree.linked)) FILTER (WHERE b.oid <> tree.root) AS partitions
+           jsonb_agg(jsonb_build_array(b.oid::bigint, u.xmin = tree.linked, tree.linked::text::bigint)) FILTER (WHERE b.oid <> tree.root) AS partitions
       FROM tree JOIN pg_catalog.pg_class b ON b.oid = tree.oid LEFT JOIN pg_catalog.pg_type u ON u.oid = b.reltype
      GROUP BY tree.root
 ), parents AS (

@@ -112,8 +112,10 @@ class Description:
     """
     labels: frozenset[tuple[int, str, int]]
     """The labels of the enums in the columns: oid, text, and the xmin of the row in pg_enum."""
-    partitions: frozenset[tuple[int, bool]]
-    """The table's partitions, and whether each was made as a partition."""
+    partitions: frozenset[tuple[int, bool, int]]
+    """The table's partitions, whether each was made as a partition, and the xmin of its row in
+    pg_inherits.
+    """
     links: tuple[int, ...]
     """The xmin of each row in pg_inherits by which the table is a partition, the nearest first:
     ATTACH PARTITION makes another row.

@@ -144,8 +144,8 @@ def _came_back(before: Description, now: Description) -> Iterator[str]:
         yield "ALTER TABLE rewrote the table, and PostgreSQL does not send the rewritten rows"
     if before.links and now.links and before.links != now.links:
         yield "it was no partition of its table for a time, and changes meanwhile were not sent"
-    here = {oid for oid, made_here in before.partitions if not made_here}
-    if attached := {oid for oid, made_here in now.partitions if not made_here} - here:
+    here = {(oid, linked) for oid, _, linked in before.partitions}
+    if attached := {oid for oid, made_here, linked in now.partitions if not made_here and (oid, linked) not in here}:
         yield f"{len(attached)} {_plural('partition', attached)} attached, and PostgreSQL does not send the rows in there"
     if "f" in {before.replica_identity, now.replica_identity} and _made_again(before, now):
         yield "the unique index that is its message key was made again, and rows without it may have had one key"
@@ -155,7 +155,7 @@ def _unexplained(before: Description, now: Description) -> Iterator[str]:
     """Yield the changes that only a person can judge."""
     if before.type_row != now.type_row:
         yield "it has another owner; if it had another name for a time too, changes meanwhile are missing"
-    if gone := {oid for oid, _ in before.partitions} - {oid for oid, _ in now.partitions}:
+    if gone := {oid for oid, *_ in before.partitions} - {oid for oid, *_ in now.partitions}:
         yield f"{len(gone)} {_plural('partition', gone)} detached or dropped, and PostgreSQL does not send that the rows in there are gone"
     if before.row != now.row and _made_again(before, now):
         yield "its message key's index was made again; if it had replica identity full meanwhile, rows may have had one key"

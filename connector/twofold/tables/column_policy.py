@@ -171,4 +171,4 @@ def _former_roots(oid: int, pins: Mapping[str, Pin]) -> list[Pin]:
 
 def _has_partition(stored: str, oid: int) -> bool:
     described = Description.from_text(stored)
-    return described is not None and any(partition == oid for partition, _ in described.partitions)
+    return described is not None and any(partition == oid for partition, *_ in described.partitions)

@@ -46,6 +46,9 @@ CREATE TABLE root (id int PRIMARY KEY, v int) PARTITION BY RANGE (id);
 CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (10);
 CREATE TABLE k (id numeric(40, 2) PRIMARY KEY);
 CREATE TABLE loose (id int PRIMARY KEY, v int);
+CREATE TABLE joined (id int PRIMARY KEY, v int);
+ALTER TABLE root ATTACH PARTITION joined FOR VALUES FROM (20) TO (30);
+CREATE TABLE made PARTITION OF root FOR VALUES FROM (30) TO (40);
 INSERT INTO root VALUES (1, 1);
 CREATE PUBLICATION p FOR TABLE t, u WHERE (id > 0), f, g, k, root WITH (publish_via_partition_root);
 CREATE TABLE whole (id int PRIMARY KEY, note text);
@@ -87,6 +90,7 @@ OF_TABLES: list[tuple[str, type[Verdict], str]] = [
     ("ALTER TABLE root ATTACH PARTITION loose FOR VALUES FROM (10) TO (20)", NeedsReload, "1 partition was attached"),
     ("ALTER TABLE root DETACH PARTITION leaf", LookCloser, "1 partition was detached or dropped"),
     ("ALTER TABLE root DETACH PARTITION leaf; ALTER TABLE root ATTACH PARTITION leaf FOR VALUES FROM (0) TO (10)", NeedsReload, "partition"),
+    ("ALTER TABLE root DETACH PARTITION joined; INSERT INTO joined VALUES (21, 1); ALTER TABLE root ATTACH PARTITION joined FOR VALUES FROM (20) TO (30)", NeedsReload, "1 partition was attached"),
     ("ALTER TABLE u ADD more int", NewSchema, ""),
     ("ALTER TABLE u DROP note", NewSchema, ""),
     ("ALTER TABLE t ALTER note TYPE varchar(20)", NewSchema, ""),
@@ -104,6 +108,7 @@ OF_TABLES: list[tuple[str, type[Verdict], str]] = [
     ("ALTER TABLE t ALTER note SET DEFAULT 'x'", Same, ""),
     ("CREATE INDEX ON t (v)", Same, ""),
     ("UPDATE t SET v = 7", Same, ""),
+    ("ALTER TABLE made RENAME TO made_1", Same, ""),
     ("CREATE TABLE leaf_2 PARTITION OF root FOR VALUES FROM (10) TO (20)", Same, ""),
 ]  # fmt: skip
 OF_A_SCHEMA: list[tuple[str, type[Verdict], str]] = [

@@ -38,7 +38,7 @@ TABLE = Description(
     keys=(KeyIndex(16405, 16406, True, True, False, (1,)), KeyIndex(16407, 0, True, False, False, (2,))),
     attributes=frozenset({(16500, 1, "a", 5), (16500, 2, "b", 5)}),
     labels=frozenset({(16600, "sad", 5), (16601, "glad", 5)}),
-    partitions=frozenset({(16700, True)}),
+    partitions=frozenset({(16700, True, 5), (16699, False, 5)}),
     links=(500,),
     publication=PUBLICATION,
 )
@@ -81,6 +81,7 @@ def key(**values: Any) -> Change:
 def written_again(d: Description) -> Description:
     """As pg_upgrade writes all rows of the catalog."""
     attributes = frozenset((oid, number, name, 9) for oid, number, name, _ in d.attributes)
+    d = replace(d, partitions=frozenset((oid, made_here, 9) for oid, made_here, _ in d.partitions))
     return replace(d, attributes=attributes, labels=frozenset((oid, text, 9) for oid, text, _ in d.labels))
 
 
@@ -115,9 +116,11 @@ DIFFERENCES: dict[str, tuple[Change, type[Verdict]]] = {
     "published twice": (published(members=frozenset({901, 902})), Same),
     "option and back": (published(row=501), LookCloser),
     "deletes left out": (published(operations="iut", row=501), LookCloser),
-    "attached": (changed(partitions=TABLE.partitions | {(16701, False)}), NeedsReload),
-    "made as a partition": (changed(partitions=TABLE.partitions | {(16701, True)}), Same),
-    "attached again": (changed(partitions=frozenset({(16700, False)})), NeedsReload),
+    "attached": (changed(partitions=TABLE.partitions | {(16701, False, 6)}), NeedsReload),
+    "made as a partition": (changed(partitions=TABLE.partitions | {(16701, True, 6)}), Same),
+    "attached again": (changed(partitions=frozenset({(16700, False, 6), (16699, False, 5)})), NeedsReload),
+    "detached and attached again": (changed(partitions=frozenset({(16700, True, 5), (16699, False, 6)})), NeedsReload),
+    "partition renamed": (changed(partitions=frozenset({(16700, False, 5), (16699, False, 5)})), Same),
     "no partition for a time": (changed(links=(501,)), NeedsReload),
     "no partition any more": (changed(links=()), Same),
     "detached": (changed(partitions=frozenset()), LookCloser),
@@ -223,7 +226,7 @@ def test_the_text_in_pins_stays_as_it_is() -> None:
     text = (
         '[4,15,16400,10,"r","f",500,500,16403,"files","altered",[[1,"id",23,-1,"",false,5],[2,"v",23,-1,"",false,5],'
         '[3,"twice",23,-1,"s",false,5]],[[16405,16406,true,true,false,[1]],[16407,0,true,false,false,[2]]],'
-        '[[16500,1,"a",5],[16500,2,"b",5]],[[16600,"sad",5],[16601,"glad",5]],[[16700,true]],[800],'
+        '[[16500,1,"a",5],[16500,2,"b",5]],[[16600,"sad",5],[16601,"glad",5]],[[16699,false,5],[16700,true,5]],[800],'
         '[900,500,10,"bank","iudt",true,"n",[901],"where",null],[[4,"w"],[5,"z"]]]'
     )
     assert described.to_text() == text

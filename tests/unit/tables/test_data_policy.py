@@ -268,7 +268,7 @@ def test_policy_of_a_root_holds_for_its_partitions(
     """Also for one that was a partition at the last look, and for one of which nothing is known."""
     monkeypatch.setenv("TWOFOLD_POLICY__COLUMNS", '[{"column": "public.root.email", "action": "null"}]')
     if pins:
-        was = replace(WAS, partitions=frozenset({(7, True)})).to_text()
+        was = replace(WAS, partitions=frozenset({(7, True, 5)})).to_text()
         pins = {topic: replace(pin, stored=was) for topic, pin in pins.items()}
     policy = ColumnPolicy(DataPolicy(load(EXAMPLE)), catalog, "p")
     shape, hidden = policy.hide(LEAF_SHAPE, LEAF, "p.public.leaf", pins)
@@ -293,7 +293,7 @@ def pinned(table: str, oid: int, rule: str, stored: str | None = None) -> dict[s
 
 
 ROOT_RULE, BESIDE_RULE = "public.root.email", "public.beside.email"
-WAS_ROOT = replace(WAS, partitions=frozenset({(7, True)})).to_text()
+WAS_ROOT = replace(WAS, partitions=frozenset({(7, True, 5)})).to_text()
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ TABLE: dict[str, Any] = {
     "files": "f", "altered": "a", "schema": "public", "name": "t", "persistence": "p",
     "columns": [column(1, "id", 23), column(3, "v", 25)],
     "keys": [key([3], usable=False), key([1], usable=True)],
-    "attributes": [[1, 1, "a", 5]], "labels": [[1, "x", 5]], "partitions": [[8, True]], "links": [5],
+    "attributes": [[1, 1, "a", 5]], "labels": [[1, "x", 5]], "partitions": [[8, True, 5]], "links": [5],
     "publications": [
         {
             "name": "p", "oid": 3, "row": 5, "owner": 10, "operations": "iudt", "via_root": False, "generated": "n",
