@@ -25,6 +25,10 @@ class MirrorPlace:
     stream_id: str = ""
     """The stream whose commit records it applies: topics that are made again are another one."""
 
+    def reads_former(self, stream_id: str) -> bool:
+        """Whether its numbers and positions are those of topics that were made again since."""
+        return bool(self.stream_id and stream_id) and self.stream_id != stream_id
+
 
 def parse_place(text: str | None, group: str) -> MirrorPlace:
     """Read a mirror's JSON; anything may stand behind it, as librdkafka ends it without NUL."""

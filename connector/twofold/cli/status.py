@@ -198,13 +198,7 @@ def _kafka_lines(seen: Seen) -> list[str]:
     if seen.mirror_error is not None:
         lines.append(f"mirror      not known: {seen.mirror_error}")
     if seen.mirror is not None:
-        behind = max(0, (status.sequence or 0) - seen.mirror.sequence)
-        gone = seen.mirror_gone_since
-        lines.append(
-            f"mirror      {_lsn(seen.mirror.applied_lsn)}, commit record {seen.mirror.sequence}, "
-            + (f"{counted(behind, 'commit record')} behind" if behind else "up to date")
-            + (f", not running since {_clock(gone)}" if gone is not None else "")
-        )
+        lines.append(_mirror_line(seen, seen.mirror))
     lines += [f"backfill    {each.table}: {each.state}, {each.words}" for each in seen.loads[:LOADS_MAX]]
     if (more := len(seen.loads) - LOADS_MAX) > 0:
         lines.append(f"backfill    and {more} more tables: twofold backfill status")
@@ -214,6 +208,17 @@ def _kafka_lines(seen: Seen) -> list[str]:
         for each in status.lacking
     ]
     return [*lines, *_in_doubt_lines(status)]
+
+
+def _mirror_line(seen: Seen, place: MirrorPlace) -> str:
+    behind, gone = max(0, (seen.status.sequence or 0) - place.sequence), seen.mirror_gone_since
+    if place.reads_former(seen.status.stream_id):
+        lag = "reads topics that were made again since"
+    else:
+        lag = f"{counted(behind, 'commit record')} behind" if behind else "up to date"
+    return f"mirror      {_lsn(place.applied_lsn)}, commit record {place.sequence}, {lag}" + (
+        f", not running since {_clock(gone)}" if gone is not None else ""
+    )
 
 
 def _refusal_lines(refusal: LastRefusal | None) -> list[str]:

@@ -74,6 +74,8 @@ class Status:
     confirmed_lsn: Lsn | None
     applied_lsn: Lsn | None = None
     sequence: int | None = None
+    stream_id: str = ""
+    """The stream that position and sequence are of: topics that are made again are another one."""
     behind_bytes: int | None = None
     """At most so much WAL lies between Kafka and the source's end.
 
@@ -147,6 +149,7 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
         two_phase=source.two_phase or ("pending" if backfilling else "enabled"),
         applied_lsn=applied,
         sequence=progress.sequence if progress else None,
+        stream_id=progress.stream_id if progress else "",
         behind_bytes=max(0, source.source_lsn - applied) if applied else None,
         in_doubt=() if source.in_doubt_unknown else _in_doubt_here(config, recovered),
         backfilling=backfilling,

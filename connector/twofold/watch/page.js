@@ -98,11 +98,11 @@ function drawPath(s) {
     stop("Connector", `${plural(p.waiting, "transaction")} held`, `read ${p.read_lsn || "–"}`),
     leg(late, runs ? plural(s.totals.commits, "commit") : s.cause.words, p.behind_s > BEHIND_S || late === "stands still"),
     stop("Kafka", p.bootstrap.split(",")[0], `applied ${p.applied_lsn || "–"}`, `commit record ${p.sequence}`),
-    ...(m ? [leg(...mirrorLeg(m, p), m.behind_s > MIRROR_BEHIND_S || s.mirror_error || (m.gone_since && m.sequence < p.sequence)), stop("Mirror", s.mirror_error || stopped || (m.sequence ? `cut of ${when(m.committed_at)}` : "no cut yet"), `cut at ${m.applied_lsn || "–"}`, `commit record ${m.sequence}`)]
+    ...(m ? [leg(...mirrorLeg(m, p), m.former || m.behind_s > MIRROR_BEHIND_S || s.mirror_error || (m.gone_since && m.sequence < p.sequence)), stop("Mirror", s.mirror_error || stopped || (m.sequence ? `cut of ${when(m.committed_at)}` : "no cut yet"), `cut at ${m.applied_lsn || "–"}`, `commit record ${m.sequence}`)]
       : s.mirror_error ? [leg("not known", "", true), stop("Mirror", s.mirror_error)] : []));
 }
 function mirrorLeg(m, p) {
-  const lag = m.behind_s > MIRROR_BEHIND_S ? `${time(m.behind_s)} behind` : last.mirror_error ? "not known" : m.sequence < p.sequence ? (m.gone_since ? "stands still" : "at work") : "up to date";
+  const lag = m.former ? "reads former topics" : m.behind_s > MIRROR_BEHIND_S ? `${time(m.behind_s)} behind` : last.mirror_error ? "not known" : m.sequence < p.sequence ? (m.gone_since ? "stands still" : "at work") : "up to date";
   return [lag, !m.bytes && !m.transactions ? "" : m.transactions === null ? `${bytes(m.bytes)} of WAL to go` : `${plural(m.transactions, "transaction")} to go`];
 }
 function drawTiles(s) {

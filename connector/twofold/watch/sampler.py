@@ -102,9 +102,10 @@ class Sampler:
         at, place = view.positions, self.mirror
         if place is None or not at.sequence:
             return None
-        if place.sequence >= at.sequence:
+        reached = 0 if place.reads_former(at.stream_id) else place.sequence
+        if reached >= at.sequence:
             return MirrorLag(0.0, 0, 0)
-        beyond, counted = self._sequences.first_beyond(place.sequence), self._sequences.last_up_to(place.sequence)
+        beyond, counted = self._sequences.first_beyond(reached), self._sequences.last_up_to(reached)
         return MirrorLag(
             max(0.0, now - beyond.at) if beyond else 0.0,
             max(0, at.applied - place.applied_lsn),

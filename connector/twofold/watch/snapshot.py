@@ -163,6 +163,7 @@ def _mirror(view: ActivityView, sampler: Sampler, now: float) -> dict[str, Any] 
         "sequence": place.sequence,
         "applied_lsn": _lsn(place.applied_lsn),
         "committed_at": place.committed_us / 1e6,
+        "former": place.reads_former(view.positions.stream_id),
         "gone_since": sampler.mirror_gone_since(now),
         **asdict(lag),
     }

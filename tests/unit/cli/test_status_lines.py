@@ -111,6 +111,16 @@ def test_a_mirror_that_tells_only_of_its_cuts_is_not_judged() -> None:
     assert "not running" not in lines(Seen(STATUS, mirror=MirrorPlace(3, Lsn(8), 0)))
 
 
+@pytest.mark.parametrize(
+    ("stream_id", "words"),
+    [("ours", "up to date"), ("", "up to date"), ("former", "reads topics that were made again since")],
+)
+def test_a_mirror_of_former_topics_is_not_up_to_date(stream_id: str, words: str) -> None:
+    place = MirrorPlace(5000, Lsn(9000), 0, stream_id=stream_id)
+    (line,) = [each for each in _kafka_lines(Seen(replace(STATUS, stream_id="ours"), mirror=place)) if "mirror" in each]
+    assert line.endswith(f"commit record 5000, {words}")
+
+
 def test_a_branch_in_doubt_names_who_waits_for_it_and_what_ends_it() -> None:
     east = HeldBack("bank_east", 40, 4, NOON)
     branch = InDoubt(

@@ -16,7 +16,7 @@ def behind(place: MirrorPlace | None, *, sequence: int = 30, transactions: int =
     """At 100 s, after commit record 10 was seen at 50 s, 20 at 70 s and 30 at 90 s."""
     activity = Activity()
     if sequence:
-        activity.recovered(initial(applied_lsn=Lsn(9000), confirmed_lsn=Lsn(1), sequence=sequence, pool=1))
+        activity.recovered(initial(applied_lsn=Lsn(9000), confirmed_lsn=Lsn(1), sequence=sequence, pool=1), "ours")
     activity._totals.transactions = transactions
     sampler = Sampler("", activity)
     for moment in ((50.0, 10, 700), (70.0, 20, 800), (90.0, 30, 1000)):
@@ -33,6 +33,9 @@ def behind(place: MirrorPlace | None, *, sequence: int = 30, transactions: int =
         (MirrorPlace(20, Lsn(8000), 0), MirrorLag(10.0, 1000, 200)),
         (MirrorPlace(25, Lsn(8500), 0), MirrorLag(10.0, 500, 200)),  # at most
         (MirrorPlace(3, Lsn(100), 0), MirrorLag(50.0, 8900, None)),
+        (MirrorPlace(20, Lsn(8000), 0, stream_id="ours"), MirrorLag(10.0, 1000, 200)),
+        # The last cut of former topics' mirror: it has nothing of these, whatever its number.
+        (MirrorPlace(5000, Lsn(9500), 0, stream_id="former"), MirrorLag(50.0, 0, None)),
         (None, None),
     ],
 )
