@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from twofold.cli.terminal import say
 from twofold.config import load
+from twofold.errors import SetupError, Unreachable
+from twofold_common.positions import Lsn
+
+if TYPE_CHECKING:
+    from twofold.config import Config
+    from twofold.kafka.progress import RecoveredState
 
 
 @click.command(
     help="""Wait until everything up to a position of the source is visible: to consumers of Kafka, or in the tables of a mirror.
 
-    Give the position that the source has behind your COMMIT (SELECT pg_current_wal_lsn()); then your own rows are there. Status 4 if it is not visible within the time; the message says how far it is. Reads the end of the progress topic and what the mirror says in the consumer group PREFIX.mirror, and no table. While nothing that is published happens in the source, a position may take turn.idle_progress.
+    Give the position that the source has behind your COMMIT (SELECT pg_current_wal_lsn()); then your own rows are there. Status 4 if it is not visible within the time; the message says how far it is. Reads the progress topic and what the mirror says in the consumer group PREFIX.mirror, and no table; status 5 if the source has another history than what is in Kafka. While nothing that is published happens in the source, a position may take turn.idle_progress.
 
     Example: twofold -c bank.toml wait 0/1A2B3C --until mirror --timeout 10"""
 )
@@ -37,7 +44,8 @@ from twofold.config import load
 )
 @click.pass_obj
 def command(config_file: Path | None, position: str, until: str, timeout_s: float) -> None:
-    from twofold.kafka.kafka_settings import kafka_settings, open_registry  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.status_report import read_progress  # noqa: PLC0415  (loads the clients)
+    from twofold.kafka.kafka_settings import kafka_settings, open_registry  # noqa: PLC0415
     from twofold.kafka.metadata import ask_brokers  # noqa: PLC0415
     from twofold_reader import PositionWaiter  # noqa: PLC0415
 
@@ -49,4 +57,25 @@ def command(config_file: Path | None, position: str, until: str, timeout_s: floa
     with PositionWaiter(config.prefix, settings.open_consumer, registry.schema) as waiter:
         waiter.wait(position, until=until, timeout_s=timeout_s)  # type: ignore[arg-type]
     where = {"kafka": "in Kafka", "mirror": "in the mirror", "global": "in the global cut"}[until]
-    say(f"{position} is visible {where}, after {time.monotonic() - began:.1f} s")
+    waited_s = time.monotonic() - began
+    _refuse_other_history(config, read_progress(config))
+    say(f"{position} is visible {where}, after {waited_s:.1f} s")
+
+
+def _refuse_other_history(config: Config, recovered: RecoveredState) -> None:
+    """Raise what `run` would if the position may be of another history than what is in Kafka. One
+    who cannot reach the source has the position of somebody who could, and is believed.
+    """
+    from twofold.inspect.checks import check_positions, slot_gone  # noqa: PLC0415
+    from twofold.source.identity import read_facts, slot_state  # noqa: PLC0415  (loads the client)
+
+    progress = recovered.progress
+    try:
+        slot = slot_state(config.conninfo, config.slot)
+        source = read_facts(config.conninfo, config.slot) if slot is not None else None
+    except (SetupError, Unreachable):
+        return
+    if progress is not None and source is None:
+        raise slot_gone(config.slot, config.prefix, Lsn(progress.applied_lsn))
+    if progress is not None and source is not None:
+        check_positions(progress, source, config.prefix)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from twofold.errors import RESET_REPAIR, Refused, SetupError
 from twofold.kafka.progress import RecoveredState
 from twofold.source.diagnosis import other_two_phase
-from twofold.source.identity import ServerIdentity, SlotState, TimelineSwitch
+from twofold.source.identity import ServerIdentity, SlotState, SourceFacts, TimelineSwitch
 from twofold_avro.records import Progress
 from twofold_common.positions import Lsn, format_lsn
 
@@ -37,9 +37,7 @@ def check(
         raise SetupError("twofold init was interrupted before its end: run twofold init again")
     if slot.two_phase != two_phase:
         raise other_two_phase(slot.name, wanted=two_phase)
-    check_source(progress, slot, server, prefix)
-    _check_timeline(progress, server, history)
-    _check_wal_end(progress, server)
+    check_positions(progress, SourceFacts(slot, server, tuple(history)), prefix)
     if slot.confirmed_flush > progress.applied_lsn:
         raise Refused(
             f"slot {slot.name} has been confirmed up to {format_lsn(slot.confirmed_flush)}, but Kafka has the changes only up to {format_lsn(Lsn(progress.applied_lsn))}",
@@ -48,6 +46,13 @@ def check(
         )
     check_commits(recovered, progress, prefix)
     return progress
+
+
+def check_positions(progress: Progress, source: SourceFacts, prefix: str) -> None:
+    """Refuse a source whose positions are not those of the topics."""
+    check_source(progress, source.slot, source.server, prefix)
+    _check_timeline(progress, source.server, source.history)
+    _check_wal_end(progress, source.server)
 
 
 def slot_gone(slot: str, prefix: str, applied_lsn: Lsn) -> Refused:

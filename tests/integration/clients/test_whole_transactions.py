@@ -27,7 +27,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.mirror_place import write_place
 from helpers.topic_changes import delete_records, delete_topic
-from twofold_reader import Change, PositionWaiter, Reader, Refused, Transaction, UsageError, wait
+from twofold_reader import Change, PositionWaiter, Reader, Refused, Transaction, Unreachable, UsageError, wait
 
 EXAMPLES = Path(__file__).parents[3] / "examples/python"
 MANY = 30_000
@@ -444,6 +444,26 @@ def test_a_position_in_the_mirror_is_waited_for(bank: Installation) -> None:
     assert "is not that of a source group" in alone.stderr
     write_mirror_place(bank, sequence, stream_id=stream_id, of_group=True)
     bank.twofold("wait", position, "--until", "global", ok=True)
+
+
+def test_a_waiter_forgets_topics_that_were_made_again(connector: Maker) -> None:
+    """What it knows would make the former mirror's last cut count for the new topics."""
+    here = connector(source={"tables": ["public.account"]})
+    kafka, registry = {"bootstrap.servers": here.reader.bootstrap}, here.config.registry.url
+    with PositionWaiter.at(here.prefix, kafka, registry) as waiter:
+        with here.carrying():
+            waiter.wait(behind_commit(here, "INSERT INTO account VALUES (1, 1, 'former')"))
+        stream_id = next(each["stream_id"] for each in here.records("progress") if isinstance(each, dict))
+        write_mirror_place(here, 900, stream_id=stream_id)
+        waiter.wait("0/1", until="mirror")
+        here.twofold("reset", "--yes", ok=True)
+        here.delete_topics()
+        here.initialise()
+        write_mirror_place(here, 900, stream_id=stream_id)
+        with pytest.raises(Unreachable, match=r"the mirror reads topics of \S+ that were made again since"):
+            waiter.wait("0/1", until="mirror", timeout_s=0.5)
+        with here.carrying():
+            waiter.wait(behind_commit(here, "INSERT INTO account VALUES (2, 1, 'new')"))
 
 
 def write_mirror_place(here: Installation, sequence: int, **more: str | bool) -> None:

@@ -15,6 +15,7 @@ from helpers.connector.workload import Workload
 from helpers.source.standby import SLOT, ServerPair, ask, standby_of
 from twofold.errors import Refused
 from twofold.stack import PostgresServer
+from twofold_reader import wait
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -102,7 +103,13 @@ def test_refuses_a_promoted_standby_that_lacks_published_transactions(make_pair:
     pair.primary.kill()
     pair.standby.start()
     pair.fail_over()
+    # The source alone tells it while no connector has started there; then Kafka tells it too.
+    asked = here.twofold("wait", "0/1")
+    assert (asked.returncode, "the server is on timeline 2; timeline 1," in asked.stderr) == (5, True)
     error = here.refusal()
     assert type(error) is Refused
     assert "the server is on timeline 2; timeline 1, on which changes up to" in str(error)
     assert "left it at" in str(error)
+    kafka = {"bootstrap.servers": here.reader.bootstrap}
+    with pytest.raises(Refused, match="the connector has refused to go on: the server is on timeline 2"):
+        wait("0/1", here.prefix, kafka, here.config.registry.url)
