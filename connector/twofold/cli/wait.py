@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(
     help="""Wait until everything up to a position of the source is visible: to consumers of Kafka, or in the tables of a mirror.
 
-    Give the position that the source has behind your COMMIT (SELECT pg_current_wal_lsn()); then your own rows are there. Status 4 if it is not visible within the time; the message says how far it is. Reads the progress topic and what the mirror says in the consumer group PREFIX.mirror, and no table; status 5 if the source has another history than what is in Kafka. While nothing that is published happens in the source, a position may take turn.idle_progress.
+    Give the position that the source has behind your COMMIT (SELECT pg_current_wal_lsn()); then your own rows are there, except those of a table without a key that is being loaded: such tables are named. Status 4 if it is not visible within the time; the message says how far it is. Reads the progress topic and what the mirror says in the consumer group PREFIX.mirror, and no table; status 5 if the source has another history than what is in Kafka. While nothing that is published happens in the source, a position may take turn.idle_progress.
 
     Example: twofold -c bank.toml wait 0/1A2B3C --until mirror --timeout 10"""
 )
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 )
 @click.pass_obj
 def command(config_file: Path | None, position: str, until: str, timeout_s: float) -> None:
-    from twofold.inspect.status_report import read_progress  # noqa: PLC0415  (loads the clients)
+    from twofold.inspect.status_report import held_tables, read_progress  # noqa: PLC0415  (loads the clients)
     from twofold.kafka.kafka_settings import kafka_settings, open_registry  # noqa: PLC0415
     from twofold.kafka.metadata import ask_brokers  # noqa: PLC0415
     from twofold_reader import PositionWaiter  # noqa: PLC0415
@@ -58,8 +58,11 @@ def command(config_file: Path | None, position: str, until: str, timeout_s: floa
         waiter.wait(position, until=until, timeout_s=timeout_s)  # type: ignore[arg-type]
     where = {"kafka": "in Kafka", "mirror": "in the mirror", "global": "in the global cut"}[until]
     waited_s = time.monotonic() - began
-    _refuse_other_history(config, read_progress(config))
+    recovered = read_progress(config)
+    _refuse_other_history(config, recovered)
     say(f"{position} is visible {where}, after {waited_s:.1f} s")
+    if waiting := held_tables(recovered):
+        say(f"without the rows of {', '.join(waiting)}: no key, so they come with the end of the load")
 
 
 def _refuse_other_history(config: Config, recovered: RecoveredState) -> None:

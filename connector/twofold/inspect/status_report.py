@@ -168,6 +168,14 @@ def _not_ready(recovered: RecoveredState) -> dict[str, Pin]:
     return {topic: pin for topic, pin in recovered.pins.items() if pin.backfill != "ready" or topic in asked}
 
 
+def held_tables(recovered: RecoveredState) -> tuple[str, ...]:
+    """Return the tables without a key that are being loaded: until the end their rows wait, and
+    progress passes them.
+    """
+    pins = recovered.pins.values()
+    return tuple(f"{pin.schema}.{pin.table}" for pin in pins if pin.key_schema is None and pin.backfill != "ready")
+
+
 def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
     """Return the tables whose topics may lack something, by Kafka's records of the connector."""
     return tuple(

@@ -287,6 +287,8 @@ def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
         writer.start()
         try:
             wait_until(lambda: here.ask("SELECT count(*) FROM line") > 100, what="rows that are held")
+            waited = here.twofold("wait", here.ask("SELECT pg_current_wal_lsn()::text"), ok=True).stdout
+            assert "without the rows of public.line: no key" in waited
             assert [s.value["op"] for s in here.read("line")] == ["t"]
             here.twofold("backfill", "cancel", "public.line", ok=True)
             ready(here)
@@ -295,6 +297,7 @@ def test_cancelled_with_rows_that_are_held(connector: Maker) -> None:
             writer.join()
         here.sql("COMMIT PREPARED 'in doubt'")
         here.caught_up()
+        assert "without the rows" not in here.twofold("wait", "0/1", ok=True).stdout
         written = here.ask("SELECT max(n) FROM line")
     assert [s.value["after"]["n"] for s in here.read("line")[1:]] == [*range(1, written + 1), 0]
 
