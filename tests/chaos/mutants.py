@@ -6,7 +6,7 @@ one.
 First the product as it is, under the faults of the chosen ones: nothing may be found. Then for
 each: a copy of the product with the one line broken, a round of faults on it, and a verdict. The
 last line is JSON; exit status 1: one of them was not found, or something that is not broken. The
-results are in docs/inside/measurements/2026-11-chaos.md.
+results are in tests/records/chaos.md.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class MemberTopics:
             self._pending.append(commit)
         if not is_found or self._known.sequence > last:
             self._require_removed(offset)
-        # The frontiers end before the commit records, so what a frontier knows was read if it is there.
+        # The frontiers' end was asked first: what a frontier knows was read, if it is there.
         if self._frontier is not None and self._frontier.sequence > last:
             raise self._removed_refusal(last + 1, self._frontier.sequence)
         return True

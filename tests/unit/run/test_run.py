@@ -49,7 +49,7 @@ def test_a_row_that_makes_no_sense_has_its_own_status_wherever_it_was_met(where:
 
 @pytest.mark.parametrize(("at", "ends_with"), [(Lsn(0), Refused), (Lsn(7), RefusedBehind)])
 def test_a_refusal_without_a_commit_before_it_is_raised_at_once(at: Lsn, ends_with: type[Exception]) -> None:
-    """Only rollbacks were gathered: a run up to no commit would meet the refusal again, and again."""
+    """Only rollbacks were gathered: a run up to no commit would meet the refusal for ever."""
     refusal = Refused("what", at_stake="stake", repair="repair")
     collector = MagicMock(half_prepared=False, reached=False, gathered=True, at=at)
     collector.collect.side_effect = refusal
