@@ -63,7 +63,17 @@ class NextCut:
             elif str(table) in self.cut.versions and not sequence:
                 self.warn_of_absence(str(table))
                 stopped.add(str(table))
+            elif self._is_begun_before_gap(str(table), sequence):
+                stopped.add(str(table))
         return stopped
+
+    def _is_begun_before_gap(self, table: str, sequence: int) -> bool:
+        """Whether a gap in the commit records stopped a table that the cut does not name.
+
+        It may have rows: a batch merged it before the gap, and the process ended without a cut. A
+        number above the cut's is that of a reload behind the gap, or of a batch that reached there.
+        """
+        return EVERY_TABLE in self.cut.stopped and table not in self.cut.versions and sequence <= self.cut.sequence
 
     def name_rows(self, table: str) -> str:
         """Name for people what of a table is stopped and reloaded: of a sharded one, a shard."""

@@ -28,7 +28,7 @@ from twofold_spark.mirror.shard_folding import DueShard
 from twofold_spark.mirror.sharded_tables import ShardedTables
 from twofold_spark.mirror.table_merge import MergeOutcome, TableMerger
 from twofold_spark.session import fork_session
-from twofold_spark.sinks.cuts import EVERY_TABLE, Cut
+from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.place import Place
 from twofold_spark.sources.commit_records import (
@@ -244,8 +244,7 @@ class SourceMirror:
         jobs = {}
         for table, sequence in applied.items():
             ranges, reloaded = select_since_reload((r for r in batch if r.sequence > sequence), table.topic)
-            is_stopped = str(table) in stopped or (EVERY_TABLE in stopped and not sequence)
-            from_truncate = reloaded or is_stopped
+            from_truncate = reloaded or str(table) in stopped
             if ranges and self._shared.covers(str(table)):
                 self._shared.add(DueShard(self._prefix, table, ranges, self._merger, sink, from_truncate))
                 stopped.discard(str(table))

@@ -458,6 +458,28 @@ def test_a_mirror_may_begin_late_with_tables_that_are_reloaded(kept: Lake) -> No
     assert kept.cut().cut.stopped == ("*",)
 
 
+@pytest.mark.parametrize("kept", ["iceberg", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
+def test_a_table_that_was_merged_before_any_cut_is_stopped_at_a_gap(kept: Lake) -> None:
+    """The first batch ended between its tables. Retention passes before the next start."""
+    t, other = _things(kept)
+    with pytest.raises(_Crash):
+        kept.mirror(around=_crashing(1), tables_at_once=1)
+    _both(kept, 2, 3)
+    delete_records(kept.writer.bootstrap, f"{kept.writer.prefix}.commits", 3, partition=0)
+    kept.mirror(on_table_error="go-on", warn=lambda _: None)
+    _both(kept, 4)
+    kept.mirror(on_table_error="go-on", warn=lambda _: None)
+    assert dict(kept.cut()) == {}
+    assert kept.cut().cut.stopped == ("*", "public.other", "public.t")
+    kept.writer.reload(t)
+    with pytest.raises(_Crash):
+        kept.mirror(around=_crashing(1))
+    kept.writer.reload(other)
+    kept.mirror()
+    kept.assert_equal()
+    assert kept.cut().cut.stopped == ("*",)
+
+
 @pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 def test_a_prefix_that_was_started_over_is_not_taken_for_the_old_one(kept: Lake) -> None:
     """Not even if all its numbers, positions and offsets go on where the old one's ended."""
