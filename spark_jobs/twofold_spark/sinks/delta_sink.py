@@ -9,7 +9,7 @@ before anything is written, and Delta refuses two writers at once. A writer that
 between is seen by the versions, before a cut is published. A table whose merge lies on such a
 writer's is marked: RESTORE would bring back its rows and leave the number, so only a reload repairs
 it. A person's RESTORE leaves the number too, so a table that was restored since the last cut is
-refused.
+refused. So is one whose folder alone came from a backup.
 """
 
 from __future__ import annotations
@@ -68,15 +68,20 @@ class DeltaSink:
 
     def _read_state(self, table: MirrorTable) -> tuple[int, int]:
         state = self._tables.read_state(str(table))
-        self._check_restored(table, state[0])
+        self._check_restored(table, *state)
         return state
 
-    def _check_restored(self, table: MirrorTable, version: int) -> None:
+    def _check_restored(self, table: MirrorTable, version: int, applied: int) -> None:
         """Refuse a table to which a person has brought back former rows since the last cut."""
-        named = self._place.find_part(self._prefix).versions.get(str(table))
-        if named is None or version <= (shown := int(named)):
+        cut, name = self._place.find_part(self._prefix), self._tables.name(str(table))
+        named = cut.versions.get(str(table))
+        if named is None or version == (shown := int(named)):
             return
-        name = self._tables.name(str(table))
+        if version < shown:
+            # A table that was dropped and made again has no number yet, or one above the cut's.
+            if 0 < applied <= cut.sequence:
+                raise delta_tables.refuse_former(str(table), applied, cut.sequence)
+            return
         behind = delta_tables.list_row_commits(self._spark, name, version - shown)
         if delta_tables.has_lost_rows(behind, shown):
             may_return = not any(each.number for each in behind)
@@ -133,7 +138,7 @@ class DeltaSink:
                 repair="end the other job, then start again",
             )
         if version != read:
-            self._check_restored(table, version)
+            self._check_restored(table, version, applied)
         return version, applied
 
     def _mark_writes(self, spark: SparkSession, sequence: int) -> None:

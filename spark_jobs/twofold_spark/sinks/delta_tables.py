@@ -224,6 +224,15 @@ def refuse_restored(table: str, name: str, shown: int, *, may_return: bool) -> R
     )
 
 
+def refuse_former(table: str, applied: int, last: int) -> Refused:
+    """Make the refusal of a table that is at an earlier version than the last cut has."""
+    return Refused(
+        f"{table} is at {applied} again, after cut {last} had it: the table alone was restored from a backup",
+        at_stake="the changes in between, which would be missing",
+        repair=f"drop the mirror's table (its folder), then `{reload_command(table)}`",
+    )
+
+
 def refuse_spoiled(table: str) -> Refused:
     return Refused(
         f"two jobs merged into {table} at once",

@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from fixtures.connector import wait_until
 from fixtures.spark import Lake
@@ -300,6 +301,31 @@ def test_a_table_in_delta_that_a_person_restored_is_refused_until_its_rows_are_b
     job.publish(7, t)
     assert _Job.start(delta).applied(t) == [7]
     assert job.copies(t) == 3
+
+
+def test_a_table_in_delta_whose_folder_alone_came_from_a_backup_is_refused_until_it_is_reloaded(delta: Lake) -> None:
+    """The process may end between the reload's merge and the cut, or before the merge."""
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    folder, backup = Path(delta.choice.address, "public", "t"), delta.warehouse / "backup"
+    shutil.copytree(folder, backup)
+    job = _Job.start(delta)
+    for sequence in (6, 7):
+        job.applied(t)
+        job.merge(t, sequence)
+        job.publish(sequence, t)
+    delta.drop("t")
+    shutil.copytree(backup, folder)
+    with pytest.raises(Refused, match=r"public\.t is at 5 again, after cut 7 had it: .*from a backup\n.*\n.*drop the"):
+        _Job.start(delta).applied(t)
+    delta.drop("t")
+    job = _Job.start(delta)
+    assert job.applied(t) == [0]
+    job.sink.prepare(t, StructType.fromDDL("a int, _copies bigint"))
+    job = _Job.start(delta)
+    assert job.applied(t) == [0]
+    job.merge(t, 8, replace=True)
+    assert _Job.start(delta).applied(t) == [8]
 
 
 @pytest.mark.slow
