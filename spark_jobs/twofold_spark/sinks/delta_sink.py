@@ -39,7 +39,7 @@ from twofold_spark.sinks.delta_tables import (
 )
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.merge_sql import escape_literal
-from twofold_spark.sinks.place import Place, TablePlace, refuse_other_cut
+from twofold_spark.sinks.place import Place, TablePlace, refuse_lost_cuts, refuse_other_cut
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 from twofold_spark.sources.decoding import RECORD_PLACE
 
@@ -239,6 +239,10 @@ class SharedDeltaSink(DeltaSink):
                 at_stake="the rows of the last cut: the next merge would lie on other ones",
                 repair="end the other job that writes to this place, and start over in a new place (--sink)",
             )
+        # A merge is for the cut behind the last one, and a kill may leave it.
+        number = max((each.number for each in commits), default=0)
+        if shown is None and number > self._place.next_number:
+            raise refuse_lost_cuts(str(table), number, self._place.next_number - 1, option="--sink")
         return commits
 
     def _check_unchanged(self, table: MirrorTable) -> tuple[int, int]:

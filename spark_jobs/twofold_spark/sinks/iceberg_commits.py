@@ -45,6 +45,7 @@ from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_branches import MERGES
 from twofold_spark.sinks.iceberg_tables import current_snapshot
 from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.place import refuse_lost_cuts
 from twofold_spark.sources.topic_names import reload_command
 
 
@@ -191,8 +192,12 @@ def give_up_broken(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cu
 def give_up_unpublished(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cut) -> None:
     """Give up what no cut has of a sharded table: only cuts say how far each member's rows are.
 
-    Where the last cut does not name the table, `main` has what an earlier one had.
+    Where the last cut does not name the table, `main` has what an earlier one had. A `main` with
+    more is refused: only a published cut moves it.
     """
+    published = int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE) or 0)
+    if published > cut.sequence:
+        raise refuse_lost_cuts(str(table), published, cut.sequence, option="--warehouse")
     version = cut.versions.get(str(table))
     shown = version or str(iceberg_tables.current_snapshot(loaded))
     behind = list_behind(loaded, MERGES, version=shown, sequence=0)

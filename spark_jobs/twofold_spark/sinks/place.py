@@ -196,6 +196,19 @@ def refuse_other_cut(cut: GlobalCut) -> Refused:
     )
 
 
+def refuse_lost_cuts(table: str, number: int, last: int, *, option: str) -> Refused:
+    """Make the refusal of a sharded table that has more than the cuts, which alone say what of each
+    member is applied.
+    """
+    return Refused(
+        f"{table} has a merge for cut {number}, and twofold.cuts ends with {last}: somebody has deleted cuts, or "
+        "another job publishes them",
+        at_stake="changes that would be applied again; tables without a key would have them twice",
+        repair="end the other job, then start again; without one, restore the whole place from a backup, or start "
+        f"over in a new place ({option})",
+    )
+
+
 def _make_wait_row(each: LongWait) -> dict[str, Any]:
     since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=each.waited_s)
     return {

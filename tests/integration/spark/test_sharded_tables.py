@@ -4,6 +4,7 @@ one to the other, and in every cut each is there once.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -176,6 +177,23 @@ def test_a_place_keeps_its_sharded_tables(lake: GroupLake) -> None:
     lake.sharding = NO_SHARDING
     with pytest.raises(Refused, match=r"would move public\.account"):
         lake.run()
+
+
+@pytest.mark.parametrize("lake", ["iceberg", DELTA], indirect=True)
+def test_tables_whose_cuts_are_gone_get_no_change_a_second_time(lake: GroupLake) -> None:
+    wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of both")
+    for here in lake.members.values():
+        here.sql("UPDATE account SET version = 7")
+    wait_until(lambda: shows_the_sources(lake), 300, "and their changes")
+    if lake.choice.name == "delta":
+        shutil.rmtree(Path(lake.choice.address, "twofold", "cuts"))
+    else:
+        lake.spark.sql(f"DROP TABLE {lake.catalog}.twofold.cuts")
+    for _ in range(2):
+        with pytest.raises(
+            Refused, match=r"public\.(account|journal) has a merge for cut \d+, and twofold\.cuts ends with 0"
+        ):
+            lake.run()
 
 
 @pytest.mark.parametrize("lake", ["iceberg", DELTA], indirect=True)

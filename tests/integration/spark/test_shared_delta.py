@@ -180,6 +180,19 @@ def test_a_version_that_is_gone_is_refused(group: Group) -> None:
         group.start()
 
 
+def test_a_table_whose_cuts_are_gone_is_refused(group: Group) -> None:
+    for number in (3, 4):
+        job = group.start()
+        group.merge(job, (number, "east", "c"))
+        group.publish(job)
+    group.number, group.versions = 0, {}
+    with pytest.raises(
+        Refused, match=r"public\.t has a merge for cut 3, and twofold\.cuts ends with 0: .*\n.*\n.*--sink"
+    ):
+        group.start()
+    assert len(group.rows()) == 4
+
+
 def test_two_jobs_at_once_end_in_the_cut_of_one(group: Group) -> None:
     """The second gives up what the first has merged; the first publishes it all the same."""
     first = group.start()
