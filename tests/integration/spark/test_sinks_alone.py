@@ -321,7 +321,7 @@ def test_a_table_in_delta_whose_folder_alone_came_from_a_backup_is_refused_until
     delta.drop("t")
     job = _Job.start(delta)
     assert job.applied(t) == [0]
-    job.sink.prepare(t, StructType.fromDDL("a int, _copies bigint"))
+    job.sink.prepare(t, StructType().add("a", "integer").add("_copies", "long"))
     job = _Job.start(delta)
     assert job.applied(t) == [0]
     job.merge(t, 8, replace=True)
