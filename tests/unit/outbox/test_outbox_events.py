@@ -17,7 +17,7 @@ RECORDS = [{"key": b"k", "value": b"%d" % n, "headers": [("id", b"%d" % n), ("no
 
 
 class Client:
-    """librdkafka's producer: its queue has room for some records, until it is polled."""
+    """librdkafka's producer: its queue has room for some records, until it is polled or flushed."""
 
     def __init__(self, room: int = 10**9, error: KafkaError | None = None) -> None:
         self.taken: list[dict[str, Any]] = []
@@ -35,6 +35,9 @@ class Client:
     def poll(self, wait_s: float) -> int:
         self.polled = len(self.taken)
         return 0
+
+    def flush(self, wait_s: float) -> int:
+        return self.poll(wait_s)
 
 
 Maker = Callable[[Client], TransactionalProducer]
