@@ -173,12 +173,12 @@ class CommitReader:
         """Return the bookmark that Kafka's first commit record must fit, which follows one that
         retention has deleted. Refused: others between them are deleted too.
         """
-        progress = self._read_progress()
-        message = self._kafka.read_commit_at(first)
-        after = (progress.stream_id, progress.sequence + 1)
-        if message is not None:
+        if (message := self._kafka.read_commit_at(first)) is not None:
             commit = self._decode(message)
-            after = (commit.stream_id, commit.sequence)
+            after = commit.stream_id, commit.sequence
+        else:
+            progress = self._read_progress()
+            after = progress.stream_id, progress.sequence + 1
         if mark.done != WHOLE or after != (mark.stream_id, mark.sequence + 1):
             raise removed_rows(f"commit record {mark.sequence}, which the bookmark names", self._prefix)
         return replace(mark, sequence=mark.sequence + 1, offset=first, done=0)

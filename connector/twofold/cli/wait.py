@@ -73,12 +73,12 @@ def _refuse_other_history(config: Config, recovered: RecoveredState) -> None:
     from twofold.source.identity import read_facts, slot_state  # noqa: PLC0415  (loads the client)
 
     progress = recovered.progress
+    if progress is None:
+        return
     try:
-        slot = slot_state(config.conninfo, config.slot)
-        source = read_facts(config.conninfo, config.slot) if slot is not None else None
+        if slot_state(config.conninfo, config.slot) is None:
+            raise slot_gone(config.slot, config.prefix, Lsn(progress.applied_lsn))
+        source = read_facts(config.conninfo, config.slot)
     except (SetupError, Unreachable):
         return
-    if progress is not None and source is None:
-        raise slot_gone(config.slot, config.prefix, Lsn(progress.applied_lsn))
-    if progress is not None and source is not None:
-        check_positions(progress, source, config.prefix)
+    check_positions(progress, source, config.prefix)

@@ -24,9 +24,11 @@ CLOCKS_APART_S = 600.0
 """The most seconds by which servers' clocks may differ. Siblings commit after all have prepared,
 each by its own clock.
 """
-CLOCKS_DIFFER_S = 5.0
+EARLIER_USE_S = 5.0
 """A branch that ended longer than this before the PREPARE of another one was no sibling of it: the
-gid, or the global id, was used before. No branch commits before all have prepared.
+gid, or the global id, was used before. No branch commits before all have prepared. Far less than
+`CLOCKS_APART_S`, because people try again at once; between clocks that are further apart a branch
+has no sibling with an outcome, and so no statement.
 """
 NOT_KNOWN = (
     "no outcome of its other branches is known here, and one may have an outcome all the same: "
@@ -192,7 +194,7 @@ def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDo
             for branch in branches.found
             if branch.global_id == each.global_id
             and (branch.prefix, branch.gid) != (config.prefix, each.gid)
-            and not branch.ended_before(time.time() - each.age_s - CLOCKS_DIFFER_S)
+            and not branch.ended_before(time.time() - each.age_s - EARLIER_USE_S)
         )
         held_back = held_back_by(others, config.group.members, branches.last)
         completed.append(replace(each, others=others, held_back=held_back))

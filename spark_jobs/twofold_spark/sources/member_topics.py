@@ -285,8 +285,9 @@ class SoleTopics(MemberTopics):
         """Refuse nothing: no cut passes a gap unless the mirror has stopped every table."""
 
     def _none_left_refusal(self) -> Refused:
+        behind = f" behind {self._last[0]}" if self._last[0] else ""
         return Refused(
-            f"Kafka has no commit record of {self._prefix} behind {self._last[0]} any more: retention has removed all that there were",
+            f"Kafka has no commit record of {self._prefix}{behind} any more: retention has removed all that there were",
             at_stake="every change that they declared: these tables have none of them",
             repair="run the mirror with --on-table-error go-on, then `twofold backfill start` each table. "
             "From now on keep <prefix>.commits as long as the data",
