@@ -27,8 +27,8 @@ each by its own clock.
 EARLIER_USE_S = 5.0
 """A branch that ended longer than this before the PREPARE of another one was no sibling of it: the
 gid, or the global id, was used before. No branch commits before all have prepared. Far less than
-`CLOCKS_APART_S`, because people try again at once; between clocks that are further apart a branch
-has no sibling with an outcome, and so no statement.
+`CLOCKS_APART_S`, because people try again at once. Between clocks that are further apart a branch
+has no sibling with an outcome, and so no statement; the members that wait are named all the same.
 """
 NOT_KNOWN = (
     "no outcome of its other branches is known here, and one may have an outcome all the same: "
@@ -189,14 +189,16 @@ def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDo
     branches = ledgers.branches({each.global_id for each in branches_here if each.global_id}, since_ms)
     completed = []
     for each in found:
-        others = tuple(
+        prepared_at = time.time() - each.age_s
+        siblings = tuple(
             branch
             for branch in branches.found
             if branch.global_id == each.global_id
             and (branch.prefix, branch.gid) != (config.prefix, each.gid)
-            and not branch.ended_before(time.time() - each.age_s - EARLIER_USE_S)
+            and not branch.ended_before(prepared_at - CLOCKS_APART_S)
         )
-        held_back = held_back_by(others, config.group.members, branches.last)
+        others = tuple(branch for branch in siblings if not branch.ended_before(prepared_at - EARLIER_USE_S))
+        held_back = held_back_by(siblings, config.group.members, branches.last)
         completed.append(replace(each, others=others, held_back=held_back))
     return tuple(completed), branches.unread
 

@@ -41,11 +41,14 @@ def test_the_outcome_of_another_branch_decides(
     assert each.torn == (len(set(states)) == 2 and "open" not in states)
 
 
-@pytest.mark.parametrize(("ended_s_ago", "offered"), [(3600, ()), (59, (ROLLBACK,)), (0, (ROLLBACK,))])
+@pytest.mark.parametrize(
+    ("ended_s_ago", "offered", "waits"), [(3600, (), 0), (120, (), 1), (59, (COMMIT,), 1), (0, (COMMIT,), 1)]
+)
 def test_an_outcome_that_is_older_than_the_prepare_is_of_an_earlier_use_of_the_gid(
-    monkeypatch: pytest.MonkeyPatch, ended_s_ago: float, offered: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, ended_s_ago: float, offered: tuple[str, ...], waits: int
 ) -> None:
-    west = Branch("west", "g/west", "g", "rolled_back", noted_at=time.time() - ended_s_ago)
+    """Or of a server whose clock is behind: no statement is offered, and who waits is named."""
+    west = Branch("west", "g/west", "g", "committed", sequence=40, committed_at=time.time() - ended_s_ago)
     monkeypatch.setattr(in_doubt, "kafka_settings", lambda _: None)
     monkeypatch.setattr(in_doubt, "open_registry", lambda _: None)
     found_by = SimpleNamespace(branches=lambda *_: Branches((west,), (), {}))
@@ -53,7 +56,7 @@ def test_an_outcome_that_is_older_than_the_prepare_is_of_an_earlier_use_of_the_g
     config = cast("Any", SimpleNamespace(prefix="east", group=SimpleNamespace(members=("east", "west"))))
     mine = InDoubt(xid=7, gid="a", age_s=60, global_id="g", branch="b")
     ((each,), _) = in_doubt.add_branches(config, (mine,))
-    assert each.statements == offered
+    assert (each.statements, len(each.held_back)) == (offered, waits)
 
 
 def test_json_has_the_statements_and_the_siblings_in_words() -> None:
