@@ -145,6 +145,9 @@ class Progress(Record):
     pool: int
     written_at: int
     stream_id: str = ""
+    outcome_lsn: int | None = None
+    outcome_at: int | None = None
+    selection: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

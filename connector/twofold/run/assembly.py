@@ -31,15 +31,16 @@ from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.loading import Loading
 from twofold.run.run import Run, Timers
+from twofold.run.source_settings import selection
 from twofold.run.worker import Worker
-from twofold.source.identity import ServerIdentity, SourceFacts
+from twofold.source.identity import SourceFacts
 from twofold.source.session import ReplicationSession
 from twofold.source.table_descriptions import DescribedTables, JoinedTables
 from twofold.source.wal_end import WalEnd
 from twofold.spool import Spool
 from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, Ledger
 from twofold.stream.collector import Collector
-from twofold.stream.stream_order import StreamOrder
+from twofold.stream.stream_order import Outcome, PublishedStream, StreamOrder
 from twofold.tables.tables import Tables
 from twofold_avro.records import Progress
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
@@ -88,8 +89,8 @@ def assemble(
         state.sequence,
         len(recovered.left.unresolved),
     )
-    executor = _executor(config, recovered, state, spool, worker)
-    order = _stream_order(config, recovered.source.server, opened)
+    order = _stream_order(config, recovered, opened)
+    executor = _executor(config, recovered, state, spool, worker, order)
     return Run(
         state=state,
         session=recovered.session,
@@ -137,11 +138,18 @@ def _state(config: Config, recovered: Recovered) -> State:
     )
 
 
-def _executor(config: Config, recovered: Recovered, state: State, spool: Spool, worker: Worker) -> ActionExecutor:
+def _executor(
+    config: Config, recovered: Recovered, state: State, spool: Spool, worker: Worker, order: StreamOrder
+) -> ActionExecutor:
     tables, publisher = recovered.published.tables, recovered.publisher
     envelopes = EnvelopeReader(recovered.registry.schema)
     origin = ConnectorOrigin(
-        recovered.source.server, recovered.source.slot.name, config.prepared.pool, recovered.progress.stream_id
+        recovered.source.server,
+        recovered.source.slot.name,
+        config.prepared.pool,
+        recovered.progress.stream_id,
+        selection(config),
+        order.last_up_to,
     )
     group = config.group.name
     return ActionExecutor(
@@ -186,16 +194,32 @@ def _collector(
     )
 
 
-def _stream_order(config: Config, server: ServerIdentity, opened: ExitStack) -> StreamOrder:
+def _stream_order(config: Config, recovered: Recovered, opened: ExitStack) -> StreamOrder:
     """Return the order that the stream must keep.
 
     For a standby the end of the WAL is not asked, because the primary may not be reachable.
     """
+    server = recovered.source.server
     if server.is_standby:
-        return StreamOrder(server.xlogpos)
+        return StreamOrder(server.xlogpos, published=_published(config, recovered))
     wal_end = WalEnd(config.conninfo)
     opened.callback(wal_end.close)
-    return StreamOrder(server.xlogpos, wal_end.end)
+    return StreamOrder(server.xlogpos, wal_end.end, published=_published(config, recovered))
+
+
+def _published(config: Config, recovered: Recovered) -> PublishedStream | None:
+    """Return the part of the WAL that Kafka has, if the server must send the same again.
+
+    On another timeline the server's history has proved it, and a promoted PostgreSQL 17 may leave
+    out an outcome.
+    """
+    progress, (slot, server, _) = recovered.progress, recovered.source
+    if (server.timeline, selection(config)) != (progress.timeline, progress.selection):
+        return None
+    if progress.outcome_lsn is None or progress.outcome_at is None:
+        return None
+    last = Outcome(Lsn(progress.outcome_lsn), progress.outcome_at)
+    return PublishedStream(Lsn(progress.applied_lsn), last, comes_again=slot.confirmed_flush < last.end_lsn)
 
 
 def _loading(

@@ -30,7 +30,7 @@ from twofold.kafka.schema_registry import Registry, register_fixed
 from twofold.kafka.topics import Topics
 from twofold.kafka.watch import Watch
 from twofold.run import last_refusal
-from twofold.run.source_settings import source_use, wanted_publication
+from twofold.run.source_settings import selection, source_use, wanted_publication
 from twofold.source import ddl_messages, identity, provisioning, publishable, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.diagnosis import foreign_slot, lost_slot, slot_holder
@@ -238,7 +238,10 @@ class _First:
 
     def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
         config, server = self._config, identity.identify(self._config.conninfo)
-        origin = ConnectorOrigin(server, config.slot, config.prepared.pool, self._stream_id)
+        origin = ConnectorOrigin(
+            *(server, config.slot, config.prepared.pool, self._stream_id, selection(config)),
+            last_up_to=lambda _: None,
+        )
         try:
             records = TransactionRecords(None, origin.progress(applied_lsn, sequence=0), pins or {})
             self._fencing.publisher.commit_main(records)

@@ -44,7 +44,7 @@ from twofold.run.assembly import Recovered, RecoveredTables, assemble
 from twofold.run.lookback import check_recent_commits
 from twofold.run.next_run import NextRun
 from twofold.run.run import Run, StopRequested
-from twofold.run.source_settings import source_use
+from twofold.run.source_settings import source_use, wants_messages
 from twofold.source import ddl_messages, readiness
 from twofold.source.catalog import Catalog
 from twofold.source.connection import connect
@@ -114,7 +114,7 @@ def take_slot(config: Config, opened: ExitStack) -> ReplicationSession:
         two_phase=config.source.two_phase,
         streaming=config.source.streaming,
         binary=False,
-        messages=config.source.messages or config.source.ddl_messages,
+        messages=wants_messages(config),
     )
     session = ReplicationSession(
         config.conninfo, slot=config.slot, publication=config.publication, application_name=config.name, options=options

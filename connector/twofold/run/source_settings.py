@@ -19,6 +19,16 @@ def source_use(config: Config) -> SourceUse:
     )
 
 
+def wants_messages(config: Config) -> bool:
+    """Whether the server is asked for logical messages."""
+    return config.source.messages or config.source.ddl_messages
+
+
+def selection(config: Config) -> str:
+    """Return what decides which transactions the server sends: the others are empty for it."""
+    return f"{config.publication} {'with' if wants_messages(config) else 'without'} messages"
+
+
 def wanted_publication(config: Config) -> PublicationContent | None:
     """Return the publication that source.tables describes; None if it must exist."""
     if not config.source.tables:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from twofold.bridge.actions import LedgerState, WriteFrontier
 from twofold.gids import Parse
 from twofold.source.identity import ServerIdentity
 from twofold.stream.source_transaction import SourceTransaction
+from twofold.stream.stream_order import Outcome
 from twofold_avro.records import BranchInDoubt, Frontier, Prepared, PreparedOutcome, Progress, Seen
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -28,8 +29,12 @@ class ConnectorOrigin:
     pool: int
     stream_id: str
     """The stream's id: made by init, kept for as long as the topics. Commit records have it too."""
+    selection: str
+    last_up_to: Callable[[Lsn], Outcome | None]
+    """Return the last outcome up to a position, which never goes back."""
 
     def progress(self, applied_lsn: Lsn, sequence: int) -> Progress:
+        last = self.last_up_to(applied_lsn)
         return Progress(
             applied_lsn=applied_lsn,
             sequence=sequence,
@@ -40,6 +45,9 @@ class ConnectorOrigin:
             pool=self.pool,
             written_at=time.time_ns() // 1000,
             stream_id=self.stream_id,
+            outcome_lsn=last.end_lsn if last else None,
+            outcome_at=last.at_us if last else None,
+            selection=self.selection,
         )
 
 

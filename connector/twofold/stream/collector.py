@@ -158,7 +158,7 @@ class Collector:
         # A prepared transaction may be older than the position where the server sends it.
         if isinstance(begun, m.Begin) and wal_end > begun.commit_lsn:
             raise missing_end(begun, f"everything up to {format_lsn(wal_end)}")
-        self._order.note_end(wal_end)
+        self._order.note_sent(wal_end)
         self._passed = max(self._passed, wal_end)
 
     def _is_beyond(self, message: m.Message) -> bool:

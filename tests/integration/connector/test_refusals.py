@@ -4,6 +4,8 @@ docs/reference/refusals.md has an entry for each.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -28,7 +30,7 @@ from helpers.topic_changes import alter_topic, delete_topic
 from twofold.errors import Refused, SetupError, TwofoldError, UsageError
 from twofold.inspect.status_report import read_progress
 from twofold.kafka.topic_rules import TopicPolicy
-from twofold.stack import KafkaCluster, PostgresServer
+from twofold.stack import KafkaCluster, PostgresServer, server_files
 from twofold.tables.table_version import KeyChanged
 from twofold_avro.records import Commit
 from twofold_common.positions import Lsn, format_lsn
@@ -102,6 +104,33 @@ def test_the_progress_is_gone_and_its_topic_is_not(stopped: Installation, admin:
     wait_until(lambda: topic in stopped.reader.topics(stopped.prefix))
     refuses(stopped, "has no progress of this connector", "twofold reset")
     init_refuses(stopped, "does not mention it")
+
+
+@pytest.mark.core
+def test_the_servers_disk_was_set_back(connector: Maker, own_postgres: Callable[..., PostgresServer]) -> None:
+    """By a snapshot of its volume: the server goes on with other WAL, on the same timeline."""
+    server = own_postgres()
+    here = connector(conninfo=server.dsn())
+    data, snapshot = server.folder / "data", server.folder / "snapshot"
+    with here.carrying():
+        here.sql(INSERT.format(1))
+        here.caught_up()
+    server.stop()
+    shutil.copytree(data, snapshot)
+    server.start()
+    with here.carrying():
+        here.sql(INSERT.format(2))
+        here.caught_up()
+    server.stop()
+    shutil.rmtree(data)
+    snapshot.rename(data)
+    for path in (data, *data.rglob("*")):
+        shutil.chown(path, server_files.server_user() or os.getuid())
+    server.start()
+    refuses(here, "the server's WAL ends at")
+    here.sql(INSERT.format(3), *(f"UPDATE account SET balance = {n} WHERE id = 1" for n in range(20)))
+    for _ in range(2):
+        refuses(here, "the server's WAL is not that of Kafka's changes", "skipped", "twofold reset")
 
 
 @pytest.mark.core

@@ -12,11 +12,11 @@ import pytest
 
 from helpers.source.collecting import make_collector
 from helpers.source.frames import frame
-from twofold.errors import MalformedMessage
+from twofold.errors import MalformedMessage, Refused
 from twofold.lives.skipped_rows import NO_COMMANDS
 from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool
-from twofold.stream.stream_order import UNASKED_BYTES, StreamOrder
+from twofold.stream.stream_order import UNASKED_BYTES, Outcome, PublishedStream, StreamOrder
 from twofold.tables.ddl_descriptions import DdlDescriptions
 from twofold_common.positions import Lsn
 
@@ -120,3 +120,57 @@ def test_the_server_is_asked_where_an_outcome_is_far_ahead(collect: Collect) -> 
     with pytest.raises(MalformedMessage, match=r"ends at 200/A, and the server's WAL at 100/0"):
         collect(begin(2 * FAR), commit(2 * FAR), order=StreamOrder(Lsn(0), ask))
     assert collect(Keepalive(Lsn(FAR)), *far, order=StreamOrder(Lsn(0), None))
+
+
+EPOCH_US = 946_684_800_000_000
+"""PostgreSQL's: the year 2000."""
+PUBLISHED = PublishedStream(Lsn(300), Outcome(Lsn(210), EPOCH_US + 5), comes_again=True)
+"""Kafka has everything up to 300; the last outcome before it ended at 210."""
+AGAIN = [begin(100), commit(100), begin(200, ts=5), commit(200, ts=5)]
+SAME_WAL: dict[str, list[Any]] = {
+    "the last outcome": [*AGAIN, Keepalive(Lsn(400)), begin(500), commit(500)],
+    "nothing up to there yet": [begin(100), commit(100), Keepalive(Lsn(209))],
+    "older prepared ones behind it": [*AGAIN, of_prepared(b"b", 90), of_prepared(b"P", 90)],
+}
+OTHER_WAL: dict[str, list[Any]] = {
+    "an outcome at another time": [begin(200), commit(200)],
+    "an outcome that passes it": [begin(100), commit(100), begin(205, ts=5), commit(205, ts=5)],
+    "a rollback that passes it": [rollback(310, 100)],
+    "a prepare behind it": [of_prepared(b"b", 290), of_prepared(b"P", 290)],
+    "a message behind it": [said(310)],
+    "a keepalive": [begin(100), commit(100), Keepalive(Lsn(210))],
+    "one more outcome before the position": [*AGAIN, begin(250), commit(250)],
+}
+
+
+@pytest.mark.parametrize("sent", SAME_WAL)
+def test_a_server_that_has_what_was_published_goes_on(collect: Collect, sent: str) -> None:
+    collect(*SAME_WAL[sent], order=StreamOrder(published=PUBLISHED))
+
+
+@pytest.mark.parametrize("sent", OTHER_WAL)
+def test_a_server_whose_disk_was_set_back_is_refused(collect: Collect, sent: str) -> None:
+    """Its own outcomes would be taken for published ones."""
+    with pytest.raises(Refused, match=r"ended at 0/D2 \(2000-01-01 00:00:00 UTC\)") as refused:
+        collect(*OTHER_WAL[sent], order=StreamOrder(published=PUBLISHED))
+    assert "skipped" in str(refused.value)
+
+
+def test_a_confirmed_outcome_need_not_come_again(collect: Collect) -> None:
+    confirmed = PUBLISHED._replace(comes_again=False)
+    collect(Keepalive(Lsn(300)), begin(300), commit(300), order=StreamOrder(published=confirmed))
+    with pytest.raises(Refused, match="behind it the server sends one that ends at 0/FA"):
+        collect(begin(240), commit(240), order=StreamOrder(published=confirmed))
+
+
+def test_the_last_outcome_of_a_commit_is_known(collect: Collect) -> None:
+    order = StreamOrder(published=PUBLISHED)
+    collect(begin(100), commit(100), order=order)
+    assert order.last_up_to(Lsn(300)) == PUBLISHED.last
+    collect(begin(200, ts=5), commit(200, ts=5), begin(300, 6), commit(300, ts=6), rollback(320), order=order)
+    assert [order.last_up_to(Lsn(lsn)) for lsn in (300, 315, 400)] == [
+        (210, EPOCH_US + 5),
+        (310, EPOCH_US + 6),
+        (320, EPOCH_US),
+    ]
+    assert StreamOrder().last_up_to(Lsn(300)) is None
