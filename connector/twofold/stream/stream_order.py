@@ -136,7 +136,6 @@ class StreamOrder:
                     message, f"it ends at {format_lsn(end)}, and the server's WAL at {format_lsn(self._known_end)}"
                 )
 
-
     def _check_published(self, published: PublishedStream, end: Lsn, outcome: Outcome | None) -> None:
         """Refuse what the published part of the WAL did not have."""
         last = published.last

@@ -33,6 +33,8 @@ class FoldedRows:
     """The table's columns: the union of all versions."""
     counts: dict[int, int]
     """Records read of each partition, with tombstones, to compare with the commit records."""
+    positions: dict[int, int]
+    """The last position in PostgreSQL's WAL of each partition's rows, to compare likewise."""
     changes: int
     """Records without the tombstones."""
     unreadable: int

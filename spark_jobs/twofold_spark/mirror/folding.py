@@ -14,7 +14,7 @@ changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import cast
 
@@ -68,6 +68,7 @@ def fold_keyed(
         rows=join_equal_keys(rows.drop(KEY), key, columns),
         columns=columns,
         counts={row["partition"]: row["n"] for row in found},
+        positions=last_positions(found),
         changes=sum(row["changes"] for row in found),
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),
@@ -136,10 +137,11 @@ class LastRecords:
             # or a truncate that came after such rows.
             f.when(op == "t", f.col("last.offset")).alias("truncate"),
             (key.isNull() & (op != "t")).alias("keyless"),
+            f.col("e.source.lsn").alias("lsn"),
         )
         self._of_partition = (
             *(f.sum(n).alias(n) for n in ("n", "changes", "unreadable", "bytes")),
-            *(f.max(n).alias(n) for n in ("partial", "truncate", "keyless")),
+            *(f.max(n).alias(n) for n in ("partial", "truncate", "keyless", "lsn")),
             f.count("*").alias("keys"),
         )
 
@@ -155,6 +157,11 @@ class LastRecords:
     def count_partitions(self, selected: DataFrame) -> list[Row]:
         """Add up the counts of each partition, in the one pass that computes these records."""
         return selected.groupBy("partition").agg(*self._of_partition).collect()
+
+
+def last_positions(found: Iterable[Row]) -> dict[int, int]:
+    """Return the last position of each partition's rows, as they were counted."""
+    return {row["partition"]: row["lsn"] for row in found if row["lsn"] is not None}
 
 
 def _identity(row: StructType, columns: StructType) -> Column:
@@ -185,6 +192,7 @@ def fold_keyless(raw: DataFrame, subject: Subject, caches: ExitStack) -> FoldedR
             f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
             f.sum("bytes").alias("bytes"),
             f.count("bytes").alias("changes"),
+            f.max("source.lsn").alias("lsn"),
         )
         .collect()
     )
@@ -205,6 +213,7 @@ def fold_keyless(raw: DataFrame, subject: Subject, caches: ExitStack) -> FoldedR
         rows=rows,
         columns=columns,
         counts={row["partition"]: row["n"] for row in found},
+        positions=last_positions(found),
         changes=sum(row["changes"] for row in found),
         unreadable=sum(row["unreadable"] for row in found),
         truncated=bool(truncates),

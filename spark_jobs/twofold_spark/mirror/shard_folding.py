@@ -22,8 +22,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from twofold_spark.errors import SPARK_ERRORS, TableRefused
 from twofold_spark.mirror.folded_rows import cache_until_closed, no_unchanged, table_columns
-from twofold_spark.mirror.folding import LastRecords, join_equal_keys
-from twofold_spark.mirror.table_merge import TableMerger, differing_counts
+from twofold_spark.mirror.folding import LastRecords, join_equal_keys, last_positions
+from twofold_spark.mirror.table_merge import TableMerger, differing_counts, find_later_rows
 from twofold_spark.row_columns import KEY_TEXT, MEMBER, OP
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.table_errors import refusing_errors
@@ -204,7 +204,8 @@ def _note_counts(dues: Sequence[DueShard], found: Iterable[Row], folded: FoldedT
         counts = {row["partition"] % (1 << kafka_reader.PARTITION_BITS): row["n"] for row in own}
         folded.changes[due.prefix] = sum(row["changes"] for row in own)
         folded.bytes[due.prefix] = sum(row["bytes"] or 0 for row in own)
-        if differing_counts(due.ranges, counts):
+        positions = {p % (1 << kafka_reader.PARTITION_BITS): at for p, at in last_positions(own).items()}
+        if differing_counts(due.ranges, counts) or find_later_rows(due.ranges, positions):
             return False
     return True
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from twofold_avro.comments import read_comments
+from twofold_common.positions import Lsn, format_lsn
 from twofold_spark.errors import TableRefused
 from twofold_spark.mirror.folded_rows import FoldedRows
 from twofold_spark.mirror.folding import LastRecords, fold_keyed, fold_keyless
@@ -158,6 +159,8 @@ class TableMerger:
         if folded.unreadable:
             self._quarantine(raw, sink, table, folded.unreadable)
         _check_counts(table, ranges, folded.counts)
+        if late := find_later_rows(ranges, folded.positions):
+            raise _made_again(table, *late)
         if read_current is None and not folded.truncated:
             return None
         folded.check(table)
@@ -225,6 +228,34 @@ def _check_counts(table: MirrorTable, ranges: Iterable[OffsetRange], counts: dic
             repair=f"`{reload_command(table)}`. Check the topic's retention and cleanup.policy; if they are not the cause, "
             "run `twofold audit`",
         )
+
+
+def find_later_rows(ranges: Iterable[OffsetRange], positions: Mapping[int, int]) -> tuple[int, int, int] | None:
+    """Find a partition whose rows do not lie before the position of the commit records that declare
+    them; also return the rows' position and the commit records'.
+
+    A topic that was deleted and made again has later rows at the offsets of the deleted ones.
+    """
+    befores: dict[int, int | None] = {}
+    for each in ranges:
+        known = befores.get(each.partition, 0)
+        befores[each.partition] = None if known is None or each.before is None else max(known, each.before)
+    return next(
+        (
+            (p, at, before)
+            for p, at in sorted(positions.items())
+            if (before := befores.get(p)) is not None and at >= before
+        ),
+        None,
+    )
+
+
+def _made_again(table: MirrorTable, partition: int, position: int, before: int) -> TableRefused:
+    return TableRefused(
+        f"{table.topic}-{partition} has rows of {format_lsn(Lsn(position))} where commit records declare rows before {format_lsn(Lsn(before))}: the topic was deleted and made again",
+        at_stake="the changes that were in the former topic, and whole cuts: the table would be shown with later rows",
+        repair=f"`{reload_command(table)}`, unless the reload that made the topic comes behind",
+    )
 
 
 def differing_counts(ranges: Iterable[OffsetRange], counts: dict[int, int]) -> list[tuple[int, int, int]]:

@@ -25,6 +25,8 @@ class OffsetRange:
     count: int
     prepared: bool = False
     """Written by the producer of a prepared transaction, whose marker comes with its outcome."""
+    before: int | None = None
+    """The position in PostgreSQL's WAL before which all of the rows lie; None of a load's rows."""
 
 
 class SkippedRow(NamedTuple):

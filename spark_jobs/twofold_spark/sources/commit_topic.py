@@ -86,9 +86,10 @@ def require_decoded(row: Row, topic: str) -> None:
 
 def to_commit_record(row: Row) -> CommitRecord:
     prepared = row["kind"] == "prepared"
+    before = row["applied_lsn"] if prepared or row["kind"] == "batch" else None
     ranges = tuple(
         # Interned: one string for each topic, not one for each range.
-        OffsetRange(sys.intern(r["topic"]), r["partition"], r["first"], r["last"], r["count"], prepared)
+        OffsetRange(sys.intern(r["topic"]), r["partition"], r["first"], r["last"], r["count"], prepared, before)
         for r in row["ranges"]
     )
     return CommitRecord(

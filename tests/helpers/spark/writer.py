@@ -405,6 +405,10 @@ class Writer:
         producer.init_transactions(30)
         return producer
 
+    def make_again(self, name: str) -> None:
+        """The topic of a table, which somebody has deleted."""
+        self._make(self.topics[name].name, self.topics[name].partitions)
+
     def _make(self, topic: str, partitions: int) -> None:
         for future in self._admin.create_topics([NewTopic(topic, partitions, self._replication)]).values():
             future.result(30)

@@ -128,7 +128,7 @@ def test_the_servers_disk_was_set_back(connector: Maker, own_postgres: Callable[
         shutil.chown(path, server_files.server_user() or os.getuid())
     server.start()
     refuses(here, "the server's WAL ends at")
-    here.sql(INSERT.format(3), *(f"UPDATE account SET balance = {n} WHERE id = 1" for n in range(20)))
+    here.sql(INSERT.format(3), *(f"UPDATE account SET note = '{n}' WHERE id = 1" for n in range(20)))
     for _ in range(2):
         refuses(here, "the server's WAL is not that of Kafka's changes", "skipped", "twofold reset")
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 
 from fixtures.spark import KEPT_SHORT, KEPT_STORED_SLOW, STORED_SLOW, Lake
 from helpers.spark.writer import Open, Writer, table
-from helpers.topic_changes import delete_records
+from helpers.topic_changes import delete_records, delete_topic
 from twofold_spark.errors import Refused
 from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
@@ -402,6 +402,24 @@ def test_a_reload_repairs_what_cannot_be_read_any_more(lake: Lake, batch_rows: i
     cut = lake.cut()
     assert cut.cut.stopped == ()
     assert {lake.rows(name, cut[f"public.{name}"]).keys() == {1, 2, 3, 4} for name in (t, other)} == {True}
+
+
+def test_no_cut_shows_the_rows_of_a_topic_that_was_made_again_behind_it(lake: Lake) -> None:
+    """They lie where former commit records name other rows, as many."""
+    w = lake.writer
+    t, _ = _things(lake)
+    lake.mirror()
+    _both(lake, 2, 3)
+    delete_topic(w.bootstrap, w.topics[t].name)
+    w.make_again(t)
+    w.reload(t)
+    _both(lake, 4)
+    said: list[str] = []
+    lake.mirror(batch_rows=1, warn=said.append)
+    assert [word in "".join(said) for word in ("the topic was deleted and made again", "is stopped")] == [True, True]
+    lake.assert_equal()
+    for sequence in (2, 3):
+        assert set(lake.cut(sequence=sequence)) == {"public.other"}
 
 
 @pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)

@@ -8,6 +8,7 @@ import pytest
 
 from twofold_spark.errors import Refused
 from twofold_spark.mirror.batching import BatchSizer, MaintenanceQueue, MaintenanceSchedule
+from twofold_spark.mirror.table_merge import find_later_rows
 from twofold_spark.sources.commit_records import (
     NO_COMMIT,
     CommitRecord,
@@ -114,3 +115,20 @@ def test_tables_that_are_due_are_taken_in_shares() -> None:
     at_once = MaintenanceQueue(at_once=True)
     at_once.add(names)
     assert (at_once.take_share(), bool(at_once)) == (names, False)
+
+
+@pytest.mark.parametrize(
+    ("befores", "at", "found"),
+    [
+        ((50, 100), 99, None),
+        ((50, 100), 100, (0, 100, 100)),
+        ((100, None), 500, None),
+        ((), 500, None),
+    ],
+)
+def test_rows_lie_before_the_position_of_their_commit_records(
+    befores: tuple[int | None, ...], at: int, found: tuple[int, int, int] | None
+) -> None:
+    """But for those of a load, which say nothing of it."""
+    ranges = [OffsetRange("t", 0, n, n, 1, before=before) for n, before in enumerate(befores)]
+    assert find_later_rows(ranges, {0: at}) == found

@@ -43,7 +43,7 @@ class Merger:
 def due(prefix: str, merger: Merger, *, key: tuple[str, ...] = ("id",), rows: int = 3) -> DueShard:
     topic = f"{prefix}.public.accounts"
     table = MirrorTable(topic, "public", "accounts", key)
-    ranges = [OffsetRange(topic, 2, 10, 9 + rows, rows)]
+    ranges = [OffsetRange(topic, 2, 10, 9 + rows, rows, before=100)]
     return DueShard(prefix, table, ranges, cast("Any", merger), NOTHING, from_truncate=False)
 
 
@@ -145,7 +145,7 @@ def test_what_a_fold_has_cached_is_freed_at_the_end_also_if_no_cut_came(monkeypa
 
 
 def counted(prefix_number: int, n: int, **special: Any) -> Row:
-    plain = {"partial": False, "keyless": False, "unreadable": 0, "truncate": None}
+    plain = {"partial": False, "keyless": False, "unreadable": 0, "truncate": None, "lsn": 90}
     place = (prefix_number << PARTITION_BITS) + 2
     return Row(**{"partition": place, "n": n, "changes": n - 1, "bytes": 10 * n, **plain, **special})
 
@@ -161,6 +161,8 @@ def test_records_are_counted_for_each_member() -> None:
     assert (folded.changes, folded.bytes) == ({"east": 2, "western": 4}, {"east": 30, "western": 50})
     assert not shard_folding._note_counts(dues, [counted(1, 3), counted(0, 5)], folded), "the other's"
     assert not shard_folding._note_counts(dues, [counted(0, 3)], folded), "one has none"
+    later = [counted(0, 3, lsn=100), counted(1, 5)]
+    assert not shard_folding._note_counts(dues, later, folded), "its topic was made again"
 
 
 @pytest.mark.parametrize("special", [{"partial": True}, {"keyless": True}, {"unreadable": 1}, {"truncate": 7}])
