@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from twofold_spark.sinks.cuts import Cut
     from twofold_spark.sinks.delta_tables import DeltaReader
     from twofold_spark.sinks.iceberg_tables import IcebergReader
-    from twofold_spark.sinks.jdbc_tables import JdbcReader
+    from twofold_spark.sinks.jdbc_reader import JdbcReader
     from twofold_spark.sources.kafka_client import Kafka
     from twofold_spark.sources.registry import Registry
 
@@ -40,7 +40,7 @@ _HOMES: Final = {
     "Cut": "sinks.cuts",
     "DeltaReader": "sinks.delta_tables",
     "IcebergReader": "sinks.iceberg_tables",
-    "JdbcReader": "sinks.jdbc_tables",
+    "JdbcReader": "sinks.jdbc_reader",
     "Kafka": "sources.kafka_client",
     "Registry": "sources.registry",
     "Tables": "readers.cut_tables",

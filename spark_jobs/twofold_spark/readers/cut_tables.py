@@ -15,8 +15,11 @@ A sharded table is one table, `cut["public.accounts"]`, whose column `_member` s
 the row.
 
 A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, the present one; an older one is
-refused. There every snapshot is at a cut of all sources: read the tables of several in one
-REPEATABLE READ transaction.
+refused. Its tables are read in one snapshot of the database, as long as somebody has the cut: keep
+it in a variable, and close it, because PostgreSQL cleans up nothing that the snapshot may need.
+
+    with read_cut(spark, reader=JdbcReader(spark, url)) as cut:
+        cut["public.accounts"].count()
 
 A table in backfill lacks some of its rows. It is refused, and left out where the cut's tables are
 listed.
@@ -30,7 +33,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -41,7 +44,6 @@ from twofold_spark.session import CATALOG
 from twofold_spark.sinks.cuts import Cut, CutLimit, GlobalCut, MissingRow
 from twofold_spark.sinks.iceberg_tables import IcebergReader
 from twofold_spark.sinks.interface import Reader
-from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.sharding import SHARED
 from twofold_spark.sources.topic_names import reload_command
 
@@ -86,6 +88,17 @@ class Tables(Mapping[str, DataFrame]):
                 self._places[name] = _Place(table, (*others, prefix), is_shared)
         self._frames: dict[str, DataFrame] = {}
         """A join's condition names columns of the frames that it joins, so a table is one frame."""
+
+    def close(self) -> None:
+        """End the snapshot of a mirror in PostgreSQL; its tables cannot be read any more."""
+        self._frames.clear()
+        self._reader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def cut(self) -> Cut:
@@ -196,18 +209,13 @@ def read_cut(
 
     Raise an error if there is none. `at` holds for all sources of a group.
     """
-    reader = reader or IcebergReader(spark, catalog)
+    reader = (reader or IcebergReader(spark, catalog)).pin()
     limit = CutLimit(sequence, lsn, round(at.timestamp() * 1_000_000) if at is not None else None)
     cut = reader.find_cut(limit)
     if cut is None:
         up_to = f" at or before {limit}" if str(limit) else ""
         raise SetupError(f"no cut is published{up_to}; {_describe_kept_cuts(reader)}")
     of_group = reader.is_of_group()
-    if of_group and isinstance(reader, JdbcReader):
-        raise UsageError(
-            "the database has the mirror of a source group: read its tables by SQL, in one REPEATABLE READ transaction. "
-            "Spark reads each table in another one"
-        )
     if of_group and not (sequence is None and lsn is None):
         raise UsageError("in the mirror of a source group sequence and lsn would be those of one source: give `at`")
     return Tables(reader, cut, of_group=of_group)

@@ -149,6 +149,12 @@ class VersionedReader:
     def __init__(self, own: VersionedTables) -> None:
         self._own = own
 
+    def pin(self) -> Self:
+        return self  # a cut names versions, which stay
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
     def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
         if not self._own.has(CUTS):
             return None

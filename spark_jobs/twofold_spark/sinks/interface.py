@@ -125,6 +125,12 @@ class Sink(Protocol):
 class Reader(Protocol):
     """The place that a mirror is read from."""
 
+    def pin(self) -> Reader:
+        """Return a reader for which the last cut and its tables stay as they are, until `close`."""
+
+    def close(self) -> None:
+        """Give up what `pin` has opened."""
+
     def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
         """Return the last whole cut within the limit, or the first."""
 

@@ -13,21 +13,29 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_common.table_names import quote_identifier, quote_literal
-from twofold_spark.errors import Refused, ServerAway, SetupError, TableRefused, describe_causes, explain_away
+from twofold_spark.errors import (
+    Refused,
+    ServerAway,
+    SetupError,
+    TableRefused,
+    describe_causes,
+    explain_away,
+)
 from twofold_spark.java_classes import java_class
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes
 from twofold_spark.sinks.cut_rows import combine_rows
-from twofold_spark.sinks.cuts import NO_LIMIT, CutLimit, GlobalCut
+from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.sharding import PROPERTY, Sharding
 from twofold_spark.sources.postgres_connection import DRIVER, open_connection, run_statement
@@ -97,8 +105,10 @@ def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:
     return reader_or_writer.format("jdbc").options(**options).option("dbtable", table)
 
 
-def read_frame(spark: SparkSession, url: str, table: str) -> DataFrame:
-    return cast("DataFrame", configure_jdbc(spark.read, url, table).load())
+def read_frame(
+    spark: SparkSession, url: str, table: str, options: Mapping[str, str] = MappingProxyType({})
+) -> DataFrame:
+    return cast("DataFrame", configure_jdbc(spark.read.options(**options), url, table).load())
 
 
 def connect(spark: SparkSession, url: str) -> Any:
@@ -122,14 +132,14 @@ def transaction(connection: Any) -> Iterator[Run]:
     """Run statements that take effect together or not at all."""
 
     def run(statement: str) -> str | None:
-        with _driver_errors():
+        with driver_errors():
             return run_statement(connection, statement)
 
     try:
-        with _driver_errors():
+        with driver_errors():
             connection.setAutoCommit(False)
         yield run
-        with _driver_errors():
+        with driver_errors():
             connection.commit()
     except BaseException:
         with suppress(Py4JJavaError):  # if the connection is lost, the server rolls back by itself
@@ -151,7 +161,7 @@ class StatementRejected(SetupError):
 
 
 @contextmanager
-def _driver_errors() -> Iterator[None]:
+def driver_errors() -> Iterator[None]:
     """Raise the driver's message without its stack."""
     try:
         yield
@@ -222,46 +232,6 @@ class Names:
                 f"the prefix {prefix} is too long for a member's schemas in PostgreSQL: {self.schema('twofold')} has more "
                 f"than {_NAME_BYTES} bytes: keep the mirror of this source group in Iceberg"
             )
-
-
-class JdbcReader:
-    """The last cut and its tables.
-
-    There are no older versions: to read several tables, use one REPEATABLE READ transaction.
-    """
-
-    def __init__(self, spark: SparkSession, url: str) -> None:
-        check_time_zone(spark)
-        self._spark = spark
-        self._url = url
-
-    def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:  # noqa: ARG002  (there is one)
-        with own_transaction(self._spark, self._url) as run:
-            cut = read_cut(run) if read_sources(run)[0] else None
-        if cut is None or not cut.members:
-            return None
-        parts = cut.members.values()
-        return cut if all(limit.admits(each.sequence, each.applied_lsn, each.committed_us) for each in parts) else None
-
-    def is_of_group(self) -> bool:
-        with own_transaction(self._spark, self._url) as run:
-            return read_sources(run)[1]
-
-    def read_sharding(self) -> Sharding:
-        with own_transaction(self._spark, self._url) as run:
-            return read_sharding(run)
-
-    def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
-        assert version == NOW
-        return read_frame(self._spark, self._url, self._names(prefix).table(MirrorTable.by_name(name)))
-
-    def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
-        names = self._names(prefix)
-        with own_transaction(self._spark, self._url) as run:
-            return read_key(run, names, name) or ()
-
-    def _names(self, prefix: str) -> Names:
-        return Names(prefix if self.is_of_group() else "")
 
 
 def read_sources(run: Run) -> tuple[list[str], bool]:

@@ -14,8 +14,8 @@ from twofold_spark.sinks.delta_tables import DeltaReader
 from twofold_spark.sinks.iceberg_place import IcebergPlace
 from twofold_spark.sinks.iceberg_tables import FORMAT_VERSION, IcebergReader
 from twofold_spark.sinks.interface import Reader
+from twofold_spark.sinks.jdbc_reader import JdbcReader
 from twofold_spark.sinks.jdbc_sink import JdbcPlace
-from twofold_spark.sinks.jdbc_tables import JdbcReader
 from twofold_spark.sinks.merge_plan import WriteMode
 from twofold_spark.sinks.partitioning import NO_PARTITIONING, Partitioning
 from twofold_spark.sinks.place import Place

@@ -7,11 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from fixtures.connector import wait_until
 from fixtures.spark import Lake
 from helpers.spark.writer import table
-from twofold_spark.errors import SetupError
+from twofold_spark.errors import SetupError, UsageError
+from twofold_spark.readers.cut_tables import Tables
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.sink_choice import SinkChoice
 
@@ -160,3 +163,36 @@ def test_a_mirror_in_postgresql_has_the_present_cut_alone(lake: Lake, database: 
     for at in ({"sequence": 2}, {"lsn": two.applied_lsn}, {"at": _instant(two.committed_us)}):
         with pytest.raises(SetupError, match=rf"at or before .*; only one cut is kept, {re.escape(str(three))}"):
             lake.cut(**at)
+
+
+def test_a_cut_in_postgresql_stays_what_it_is_while_somebody_has_it(lake: Lake, database: str) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    w = lake.writer
+    one, two = (w.table(table(n, {"id": "int8", "v": "int8"}), partitions=1) for n in ("one", "two"))
+
+    def both(value: int) -> None:
+        with w.commit() as tx:
+            for name in (one, two):
+                tx.upsert(name, {"id": 1, "v": value})
+                tx.upsert(name, {"id": value, "v": value})
+        lake.mirror()
+
+    def seen(cut: Tables) -> list[dict[int, int]]:
+        return [{row["id"]: row["v"] for row in frame.collect()} for _, frame in sorted(cut.items())]
+
+    both(2)
+    with lake.cut() as cut:
+        first = cut["public.one"].count()
+        both(3)
+        w.reload(one, [])
+        lake.mirror()
+        assert (first, seen(cut), seen(lake.cut())) == (2, [{1: 2, 2: 2}] * 2, [{}, {1: 3, 2: 2, 3: 3}])
+    with pytest.raises(UsageError, match="this cut is closed"):
+        cut["public.two"]
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def none_is_open() -> bool:
+            held = "state = 'idle in transaction' AND datname = current_database()"
+            return connection.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {held}").fetchone() == (0,)
+
+        wait_until(none_is_open, 30, "no snapshot is held")

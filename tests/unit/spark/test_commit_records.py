@@ -129,6 +129,6 @@ def test_tables_that_are_due_are_taken_in_shares() -> None:
 def test_rows_lie_before_the_position_of_their_commit_records(
     befores: tuple[int | None, ...], at: int, found: tuple[int, int, int] | None
 ) -> None:
-    """But for those of a load, which say nothing of it."""
+    """Except those of a load, which say nothing of it."""
     ranges = [OffsetRange("t", 0, n, n, 1, before=before) for n, before in enumerate(befores)]
     assert find_later_rows(ranges, {0: at}) == found
