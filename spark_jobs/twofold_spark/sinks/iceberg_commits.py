@@ -131,8 +131,9 @@ def append_rows(
     *,
     branch: str,
     summary: Mapping[str, str],
-) -> None:
-    """Append rows to a branch of a loaded table; they are durable when this returns.
+) -> bool:
+    """Append rows to a branch of a loaded table. Return whether they lie on what was loaded; else
+    they are taken back.
 
     Iceberg tries again if another commit came between. The table is as of the commit then.
     """
@@ -156,8 +157,14 @@ def append_rows(
         append = append.set(key, value)
     before = current_snapshot(table, branch)
     append.commit()
-    if table.snapshot(branch).parentId() != before:
-        forget_repeated_append(spark, table, branch)
+    appended = table.snapshot(branch)
+    if appended.parentId() == before:
+        return True
+    forget_repeated_append(spark, table, branch)
+    is_repeated = table.snapshot(appended.parentId()) is None
+    if not is_repeated:
+        take_back(spark, table, appended)
+    return is_repeated
 
 
 def to_single_value(kind: Any, value: Any) -> Any:

@@ -86,7 +86,9 @@ class IcebergPlace(TablePlace):
         if _read_number(cuts) not in (None, self._decided):
             raise refuse_other_cut(cut)
         summary = {iceberg_tables.SEQUENCE: number}
-        iceberg_commits.append_rows(self._spark, cuts, cut_rows.make_rows(cut), branch=MERGES, summary=summary)
+        rows = cut_rows.make_rows(cut)
+        if not iceberg_commits.append_rows(self._spark, cuts, rows, branch=MERGES, summary=summary):
+            raise refuse_other_cut(cut)
         self.last, self._decided = cut, number
         self._show(cut, cuts)
 

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.cuts import CUTS, NO_CUT, NO_LIMIT, CutLimit, GlobalCut
 from twofold_spark.sinks.iceberg_tables import IcebergTables
-from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.place import Place, TablePlace
 from twofold_spark.sinks.sink_choice import SinkChoice
 
 _number = itertools.count(1)
@@ -125,6 +126,27 @@ def test_the_cut_within_a_limit_is_within_it_for_all_sources(spark: SparkSession
     last = reader.find_cut(NO_LIMIT)
     assert last is not None
     assert last.number == 2, "a member of the third is not whole"
+
+
+@pytest.mark.parametrize("choice", ["iceberg", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
+def test_a_job_that_stood_still_while_it_published_does_not_add_to_another_s_cuts(
+    spark: SparkSession, choice: SinkChoice, catalog: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, other = (opened(spark, choice, catalog, "east") for _ in range(2))
+
+    def make_rows_late(published: GlobalCut) -> list[dict[str, Any]]:
+        monkeypatch.undo()
+        for number in (1, 2):
+            other.publish(cut(number, "east"))
+        return _make_rows(published)
+
+    monkeypatch.setattr(cut_rows, "make_rows", make_rows_late)
+    with pytest.raises(Refused, match="another job published the cut 1"):
+        place.publish(cut(1, "east"))
+    assert isinstance(other, TablePlace)
+    assert sorted(row["number"] for row in other.read_cuts(spark).collect()) == [1, 2]
+    other.publish(cut(3, "east"))
+    assert choice.make_reader(spark, catalog=catalog).find_cut() == cut(3, "east")
 
 
 def test_what_is_old_is_forgotten_except_the_last(spark: SparkSession, catalog: str) -> None:
