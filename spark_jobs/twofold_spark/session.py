@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -293,12 +293,19 @@ def member_catalog(catalog: str, prefix: str) -> str:
     return f"{catalog}_{re.sub('[^A-Za-z0-9_]', '_', prefix)}"
 
 
-def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: str, prefixes: Iterable[str]) -> None:
+def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: str, prefixes: Collection[str]) -> None:
     """Make the catalogs of a group's members, each in a folder of the warehouse.
 
     Catalogs that the session has stay as they are. Beside a catalog of the user's choice all must
     be there.
     """
+    whose: dict[str, str] = {}
+    for prefix in prefixes:
+        if (other := whose.setdefault(member_catalog(catalog, prefix), prefix)) != prefix:
+            raise SetupError(
+                f"the tables of {other} and {prefix} would be in one Iceberg catalog, {member_catalog(catalog, prefix)}, whose name has _ "
+                "where a prefix has - or a dot: mirror them in two places, or start one of them over with another kafka.prefix"
+            )
     ours = str(spark.conf.get(f"spark.sql.catalog.{catalog}.uri", "")).startswith(f"jdbc:sqlite:{warehouse}/")
     for prefix in prefixes:
         name = member_catalog(catalog, prefix)

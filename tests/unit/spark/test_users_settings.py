@@ -80,3 +80,9 @@ def test_a_catalog_that_caches_tables_is_refused(settings: dict[str, str]) -> No
         session.open_member_catalogs(users, "/lake", "lake", ("east",))
     conf["spark.sql.catalog.lake_east.cache-enabled"] = "false"
     session.open_member_catalogs(users, "/lake", "lake", ("east",))
+
+
+def test_members_whose_tables_would_be_in_one_catalog_are_refused() -> None:
+    users = cast("SparkSession", SimpleNamespace(conf={}))
+    with pytest.raises(SetupError, match=r"of bank-a and bank_a would be in one Iceberg catalog, lake_bank_a, "):
+        session.open_member_catalogs(users, "/lake", "lake", ("bank-a", "other", "bank_a"))
