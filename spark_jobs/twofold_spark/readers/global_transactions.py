@@ -27,7 +27,8 @@ from twofold_spark.sources.registry import Registry
 def branches(spark: SparkSession, sources: Iterable[tuple[Kafka, Registry, str]]) -> DataFrame:
     """List every prepared transaction that the sources committed and Kafka still has.
 
-    The columns are prefix, global_id, branch, gid and more.
+    The columns are prefix, global_id, branch, gid and more. A commit record that cannot be decoded
+    fails the read.
     """
     found = [_list_of_source(spark, *source) for source in sources]
     if not found:
@@ -41,8 +42,14 @@ def _list_of_source(spark: SparkSession, kafka: Kafka, registry: Registry, prefi
     if subject is None:
         raise SetupError(f"the registry has no subject {topic}-value: give the registry of the connector of {prefix}")
     records = kafka_reader.read_from(spark, kafka, topic, kafka_reader.EARLIEST)
-    commits = records.select(decoding.decode_record(f.col("value"), subject).alias("c"))
-    return commits.select(f.lit(prefix).alias("prefix"), "c.sequence", f.explode("c.prepared").alias("p")).select(
+    commits = records.select(decoding.decode_record(f.col("value"), subject).alias("c"), "offset")
+    unreadable = f.concat(
+        f.lit(f"the commit record in {topic} [0] at offset "),
+        f.col("offset").cast("string"),
+        f.lit(" cannot be read: check the registry's subject, and find who else writes to the topic"),
+    )
+    prepared = f.when(f.col("c.sequence").isNull(), f.raise_error(unreadable)).otherwise(f.col("c.prepared"))
+    return commits.select(f.lit(prefix).alias("prefix"), "c.sequence", f.explode(prepared).alias("p")).select(
         "prefix",
         "p.global_id",
         "p.branch",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fixtures.spark import Lake
 from fixtures.stack import fresh_prefix
 from helpers.spark.writer import Writer, table
 from twofold_avro.records import PreparedOutcome
 from twofold_spark import branches
+from twofold_spark.errors import SPARK_ERRORS
 from twofold_spark.sources.registry import Registry
 
 
@@ -30,3 +33,8 @@ def test_the_branches_of_a_global_transaction_are_found_in_all_sources(lake: Lak
         (orders.prefix, "orders", "global:orders", 2),
         (stock.prefix, "stock", "global:stock", 2),
     ]
+    orders.main.begin_transaction()
+    orders.main.produce(f"{orders.prefix}.commits", value=b"no commit record")
+    orders.main.commit_transaction(30)
+    with pytest.raises(SPARK_ERRORS, match=r"the commit record in .*\.commits \[0\] at offset \d+ cannot be read"):
+        found.count()
