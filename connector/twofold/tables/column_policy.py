@@ -65,10 +65,10 @@ class ColumnPolicy:
         names += [f"{root.schema}.{root.table}" for root in roots]
         anywhere = pin is None and not self._is_published(relation)
         before, rules = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid)), dict[str, str]()
-        if not before.columns:
+        if not before.columns or names:
             related = pins.values() if anywhere else roots
             rules = self._rules_in_tree(shape, names, pins, {each.oid: True for each in related if each.oid})
-            before = _hidden_as_in_tree(rules, now)
+            before = _hidden_as_in_tree(before, rules, now)
         columns = [MessageColumn(column.name, column.type_oid) for column in relation.columns]
         found = locate(before, now, columns, committed=committed)
         if described is not None:
@@ -153,13 +153,19 @@ def _hidden_before(oid: int, pin: Pin | None, former: Sequence[tuple[str, Pin]])
     return HiddenColumns.from_text(former[0][1].hidden) if former else HiddenColumns()
 
 
-def _hidden_as_in_tree(rules: Mapping[str, str], now: CatalogTable | None) -> HiddenColumns:
-    """Return the table's columns that its partition tree hides under these names. Of a dropped one
-    nobody knows which it was here, and the stream may be behind that.
+def _hidden_as_in_tree(before: HiddenColumns, rules: Mapping[str, str], now: CatalogTable | None) -> HiddenColumns:
+    """Add the table's columns that its partition tree hides under these names.
+
+    Of a dropped one nobody knows which it was in a table that hid nothing, and the stream may be
+    behind that.
     """
     if now is None:
-        return HiddenColumns()
-    hidden = [Hidden(each.number, rules[each.name], each.row) for each in now.columns if each.name in rules]
+        return before
+    known = {each.number for each in before.columns}
+    own = [each for each in now.columns if each.number not in known]
+    hidden = [*before.columns, *(Hidden(each.number, rules[each.name], each.row) for each in own if each.name in rules)]
+    if before.columns:
+        return HiddenColumns(tuple(hidden), before.names)
     hidden += [Hidden(number, rules[""], 0) for number in sorted(now.dropped) if "" in rules]
     return HiddenColumns(tuple(hidden), tuple(each.name for each in now.columns))
 

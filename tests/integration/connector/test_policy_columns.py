@@ -52,6 +52,8 @@ def make(here: Installation) -> None:
         "CREATE TABLE tree.root (id int PRIMARY KEY, email text) PARTITION BY RANGE (id)",
         part(1),
         f"INSERT INTO tree.root VALUES (1, '{TEXT}')",
+        "CREATE TABLE tree.beside (id int PRIMARY KEY, mail text, pin text)",
+        f"INSERT INTO tree.beside VALUES (6, 'm', '{TEXT}')",
     )
 
 
@@ -66,7 +68,8 @@ def via_root(here: Installation, value: str) -> str:
 
 def renamed_in_a_tree(here: Installation) -> None:
     """The column has its new name before these tables have topics: partitions, one of a prepared
-    transaction too, the root, one that was detached, and one that was published via the root.
+    transaction too, the root, one that was detached, and one that was published via the root. Or it
+    has one already, hides another column there, and is attached.
     """
     here.sql("ALTER TABLE tree.root RENAME email TO mail", part(2), f"INSERT INTO tree.root VALUES (2, '{TEXT}')")
     here.prepare("part", part(3), f"INSERT INTO tree.root VALUES (3, '{TEXT}')")
@@ -79,6 +82,11 @@ def renamed_in_a_tree(here: Installation) -> None:
     hidden_there(here, leaf_4=4)
     here.sql(via_root(here, "false"))
     hidden_there(here, leaf_5=5)
+    here.sql("ALTER TABLE tree.root ADD pin text")
+    here.sql("ALTER TABLE tree.root ATTACH PARTITION tree.beside FOR VALUES FROM (6) TO (8)")
+    here.sql(f"INSERT INTO tree.root VALUES (7, '{TEXT}', '{TEXT}')")
+    here.caught_up()
+    wait_until(lambda: {"id": 7, "mail": None, "pin": None} in rows(here, "tree.beside"), 30)
 
 
 def hidden_there(here: Installation, **ids: int) -> None:
@@ -105,7 +113,7 @@ def test_it_does_on_each_version_with_event_triggers_too(
 def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
     (tmp_path / "policy.key").write_bytes(b"k" * 40)
     rules = {f"{when}.{case}.email": "hash" for when in WHEN for case in CASES}
-    rules |= {"parts.root.email": "null", "tree.root.email": "null"}
+    rules |= {"parts.root.email": "null", "tree.root.email": "null", "tree.beside.pin": "null"}
     columns = [{"column": column, "action": action} for column, action in rules.items()]
     here = connector(
         init=False,
