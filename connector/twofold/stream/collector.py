@@ -241,7 +241,7 @@ class Collector:
             case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
                 raise self._unended(message)
             case m.BeginPrepare():
-                self._begin_prepare(message)
+                self._current = SourceTransaction(self._info(message), RowBatch(), self._tables, self._spool, message)
             case m.StreamCommit():
                 self._order.check_outcome(message, wal_start)
                 return (*self._hand_over(), *self._stream_commit(message))
@@ -334,9 +334,6 @@ class Collector:
         self._gathered.add_plain(message, current.rows, current.ddl)
         if current.handed_over:
             yield from self._hand_over()
-
-    def _begin_prepare(self, message: m.BeginPrepare) -> None:
-        self._current = SourceTransaction(self._info(message), RowBatch(), self._tables, self._spool, message)
 
     def _end_prepared(self, message: m.Prepare, wal_start: int) -> SourceTransaction:
         current = self._transaction(message)
