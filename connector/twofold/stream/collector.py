@@ -125,6 +125,7 @@ class Collector:
             elif current is None:
                 raise MalformedMessage("PostgreSQL sent a row outside of a transaction", offset=0)
             elif current.is_applied:
+                current.has_rows = True
                 at += 1
             else:
                 at = current.append_rows(received, at, ts_ms)
@@ -243,7 +244,7 @@ class Collector:
             case m.BeginPrepare():
                 self._current = SourceTransaction(self._info(message), RowBatch(), self._tables, self._spool, message)
             case m.StreamCommit():
-                self._order.check_outcome(message, wal_start)
+                self._order.check_outcome(message, wal_start, has_rows=self._streams.has_rows(message.xid))
                 return (*self._hand_over(), *self._stream_commit(message))
             case m.StreamPrepare():
                 self._order.check_prepare(message, None, wal_start)
@@ -300,8 +301,7 @@ class Collector:
                 ddl = self._current.ddl if self._current is not None else NO_DDL
                 self._tables.relation(message, committed=not self.half_prepared, ddl=ddl)
             case m.Truncate():
-                if not (current := self._transaction(message)).is_applied:
-                    current.append_truncate(message, wal_start, ts_ms)
+                self._transaction(message).append_truncate(message, wal_start, ts_ms)
             case m.LogicalMessage(prefix=prefix) if prefix == PREFIX or not self._tables.messages.published:
                 self._note_ddl(message)
             case m.LogicalMessage():
@@ -326,7 +326,7 @@ class Collector:
             message.commit_ts_us,
         ):
             raise self._unended(message)
-        self._order.check_outcome(message, wal_start)
+        self._order.check_outcome(message, wal_start, has_rows=current.has_rows)
         self._current = None
         if current.is_applied:
             self._passed = max(self._passed, message.end_lsn)

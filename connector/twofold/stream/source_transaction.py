@@ -62,6 +62,8 @@ class SourceTransaction:
     """A batch that is larger is handed over, or spilled, at once."""
     is_applied: bool = False
     """Whether Kafka has the transaction."""
+    has_rows: bool = False
+    """Whether a row or a truncate was passed, because Kafka has the transaction."""
     header: TransactionHeader = field(init=False)
     is_prepared: bool = field(init=False)
     tables: dict[TableVersion, None] = field(default_factory=dict)
@@ -224,6 +226,9 @@ class SourceTransaction:
                 raise skipping.offer(refusal, table, *first) from refusal
 
     def append_truncate(self, message: m.Truncate, wal_start: int, ts_ms: int) -> None:
+        if self.is_applied:
+            self.has_rows = True
+            return
         for oid in message.relations:
             table = self.all_tables.of_relation(oid, provisional=self.is_prepared)
             if table.outbox is not None:

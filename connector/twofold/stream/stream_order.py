@@ -89,9 +89,17 @@ class StreamOrder:
         return self._last
 
     def check_outcome(
-        self, message: m.Commit | m.StreamCommit | m.CommitPrepared | m.RollbackPrepared, wal_start: int
+        self,
+        message: m.Commit | m.StreamCommit | m.CommitPrepared | m.RollbackPrepared,
+        wal_start: int,
+        *,
+        has_rows: bool = True,
     ) -> None:
-        """Check the positions of an outcome, whose frame says `wal_start`."""
+        """Check the positions of an outcome, whose frame says `wal_start`.
+
+        `has_rows`: the server sends the outcome whether it streams the transaction or not. One
+        without rows it may leave out the next time, and one that it left out it may send.
+        """
         end, start = message.end_lsn, self._last_end
         if isinstance(message, m.RollbackPrepared):
             rising = start < end and message.prepare_end_lsn < end
@@ -103,9 +111,9 @@ class StreamOrder:
             )
         at_us = message.rollback_ts_us if isinstance(message, m.RollbackPrepared) else message.commit_ts_us
         outcome = Outcome(end, at_us)
-        self._check_end(message, end, wal_start, outcome)
+        self._check_end(message, end, wal_start, outcome, has_rows=has_rows)
         self._last_end = end
-        if self._published is None:
+        if self._published is None and (has_rows or not isinstance(message, m.StreamCommit)):
             self._outcomes.append(outcome)
 
     def check_message(self, message: m.LogicalMessage, wal_start: int) -> None:
@@ -124,11 +132,13 @@ class StreamOrder:
             raise _malformed(message, f"it ends at {format_lsn(message.end_lsn)}, where it does not begin before")
         self._check_end(message, message.end_lsn, wal_start)
 
-    def _check_end(self, message: m.Message, end: Lsn, wal_start: int, outcome: Outcome | None = None) -> None:
+    def _check_end(
+        self, message: m.Message, end: Lsn, wal_start: int, outcome: Outcome | None = None, *, has_rows: bool = False
+    ) -> None:
         if end != wal_start:
             raise _malformed(message, f"it ends at {format_lsn(end)}, and its frame says {format_lsn(wal_start)}")
         if self._published is not None:
-            self._check_published(self._published, end, outcome)
+            self._check_published(self._published, end, outcome, has_rows=has_rows)
         if end > self._known_end + UNASKED_BYTES and self._ask_end is not None:
             self.note_end(self._ask_end())
             if end > self._known_end:
@@ -136,14 +146,16 @@ class StreamOrder:
                     message, f"it ends at {format_lsn(end)}, and the server's WAL at {format_lsn(self._known_end)}"
                 )
 
-    def _check_published(self, published: PublishedStream, end: Lsn, outcome: Outcome | None) -> None:
+    def _check_published(
+        self, published: PublishedStream, end: Lsn, outcome: Outcome | None, *, has_rows: bool
+    ) -> None:
         """Refuse what the published part of the WAL did not have."""
         last = published.last
         if outcome == last:
             self._awaits_last = False
         elif self._awaits_last and end >= last.end_lsn:
             raise self._other_wal(f"in its place the server sends one that ends at {format_lsn(end)}")
-        elif outcome is not None and last.end_lsn < end <= published.applied_lsn:
+        elif has_rows and last.end_lsn < end <= published.applied_lsn:
             raise self._other_wal(f"behind it the server sends one that ends at {format_lsn(end)}")
         if end > published.applied_lsn:
             self._published = None

@@ -146,6 +146,10 @@ class StreamedTransaction(SourceTransaction):
         self._made.pop(subxid, None)
         self._run = None
 
+    @property
+    def has_rows_left(self) -> bool:
+        return bool(self._made)
+
     def rest(self) -> None:
         """Spool the rows if they are many, because another transaction's rows follow."""
         if self._chunk_bytes > REST_BYTES:
@@ -177,12 +181,13 @@ class StreamedTransaction(SourceTransaction):
 
     def _keep_event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
         """Keep the event that an outbox's row is, if the row is an insert."""
+        made = self._made.setdefault(subxid, _Made())
         if (event := self.all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
             return
         self.event_topics[event.topic] = None
         self._run = None
         self._runs.append([subxid, _EVENT, 0, *event])
-        self._made.setdefault(subxid, _Made()).count(1)
+        made.count(1)
         self._took(size_of(event))
 
     def _begin_run(self, subxid: int, oid: int, table: TableVersion) -> None:
@@ -283,6 +288,10 @@ class Streams:
             self.ended(xid).drop()
         elif xid in self._streamed:
             self._streamed[xid].take_back(subxid)
+
+    def has_rows(self, xid: int) -> bool:
+        """Whether rows of the transaction were not rolled back, or messages that are published."""
+        return xid in self._streamed and self._streamed[xid].has_rows_left
 
     def ended(self, xid: int) -> StreamedTransaction:
         """Remove a transaction that is no longer in progress."""

@@ -18,6 +18,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_database, fresh_prefix
 from helpers.connector.topics import UNCOMMITTED, gid_of
 from helpers.source.streaming import SideBySide, force, streamed
+from twofold.inspect.status_report import read_progress
 from twofold.stack import PostgresServer
 
 LINE = "(SELECT string_agg(md5(n::text || i::text), '') FROM generate_series(1, 300) n)"
@@ -96,6 +97,39 @@ def test_many_side_by_side_half_taken_back(
                 transactions.end()
             here.check()
         wait_until(lambda: streamed(here) > 30, 10, "they were streamed")
+
+
+def test_what_is_empty_for_the_publication_is_streamed_or_left_out(
+    connector: Maker, server_of: Callable[[str | None], PostgresServer]
+) -> None:
+    """Its outcome comes where it is streamed, and not where it is sent behind its commit. That must
+    not look like another server's WAL, when all is sent again behind a transaction in doubt.
+    """
+    with fresh_database(server_of("18"), f"db_{fresh_prefix()}") as conninfo:
+        here = connector(conninfo=conninfo)
+        here.sql("CREATE SCHEMA other", "CREATE TABLE other.unpublished (id int, line text)")
+        here.prepare("in doubt", "INSERT INTO account VALUES (99, 1, 'p')")
+        for number, streaming in enumerate(("on", "off", "on"), 1):
+            force(here, streaming)
+            with here.carrying():
+                here.sql(f"INSERT INTO account VALUES ({number}, 1, 'x')")
+                here.caught_up()
+                here.sql(f"INSERT INTO other.unpublished SELECT i, {LINE} FROM generate_series(1, 20) i")
+                _wait_for_progress(here)
+        here.sql("COMMIT PREPARED 'in doubt'")
+        with here.carrying():
+            here.check()
+
+
+def _wait_for_progress(here: Installation) -> None:
+    """Until it has passed all that was written."""
+    end = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
+
+    def has_passed() -> bool:
+        progress = read_progress(here.config).progress
+        return progress is not None and progress.applied_lsn >= end
+
+    wait_until(has_passed, 30, "progress has passed it")
 
 
 @pytest.mark.slow

@@ -28,11 +28,13 @@ Collect = Callable[..., list[Any]]
 def collect(tmp_path: Path) -> Iterator[Collect]:
     spool = Spool(tmp_path, memory_max=1000, disk_max=1 << 30)
 
-    def collect(*received: Any, order: StreamOrder | None = None) -> list[Any]:
+    def collect(*received: Any, order: StreamOrder | None = None, applied: int = 0) -> list[Any]:
         tables = SimpleNamespace(
             adopt=lambda _: None, messages=SimpleNamespace(published=True), ddl=DdlDescriptions("p"), skips=NO_COMMANDS
         )
-        collector = make_collector(tables, spool, open_within_s=10, pool=8, order=order)
+        collector = make_collector(
+            tables, spool, open_within_s=10, pool=8, order=order, is_applied=lambda lsn: lsn < applied
+        )
         return [*collector.collect([*received], 0)]
 
     yield collect
@@ -126,11 +128,14 @@ EPOCH_US = 946_684_800_000_000
 """PostgreSQL's: the year 2000."""
 PUBLISHED = PublishedStream(Lsn(300), Outcome(Lsn(210), EPOCH_US + 5), comes_again=True)
 """Kafka has everything up to 300; the last outcome before it ended at 210."""
+ROW = (0, b"I" + pack(">I", 1))
 AGAIN = [begin(100), commit(100), begin(200, ts=5), commit(200, ts=5)]
 SAME_WAL: dict[str, list[Any]] = {
     "the last outcome": [*AGAIN, Keepalive(Lsn(400)), begin(500), commit(500)],
     "nothing up to there yet": [begin(100), commit(100), Keepalive(Lsn(209))],
     "older prepared ones behind it": [*AGAIN, of_prepared(b"b", 90), of_prepared(b"P", 90)],
+    "an empty one behind it that was not streamed": [*AGAIN, begin(250), commit(250)],
+    "an empty one behind it that is streamed": [*AGAIN, *stream_commit(250)],
 }
 OTHER_WAL: dict[str, list[Any]] = {
     "an outcome at another time": [begin(200), commit(200)],
@@ -139,20 +144,21 @@ OTHER_WAL: dict[str, list[Any]] = {
     "a prepare behind it": [of_prepared(b"b", 290), of_prepared(b"P", 290)],
     "a message behind it": [said(310)],
     "a keepalive": [begin(100), commit(100), Keepalive(Lsn(210))],
-    "one more outcome before the position": [*AGAIN, begin(250), commit(250)],
+    "one more outcome before the position": [*AGAIN, begin(250), ROW, commit(250)],
+    "one more of a prepared transaction": [*AGAIN, of_prepared(b"K", 250)],
 }
 
 
 @pytest.mark.parametrize("sent", SAME_WAL)
 def test_a_server_that_has_what_was_published_goes_on(collect: Collect, sent: str) -> None:
-    collect(*SAME_WAL[sent], order=StreamOrder(published=PUBLISHED))
+    collect(*SAME_WAL[sent], order=StreamOrder(published=PUBLISHED), applied=300)
 
 
 @pytest.mark.parametrize("sent", OTHER_WAL)
 def test_a_server_whose_disk_was_set_back_is_refused(collect: Collect, sent: str) -> None:
     """Its own outcomes would be taken for published ones."""
     with pytest.raises(Refused, match=r"ended at 0/D2 \(2000-01-01 00:00:00 UTC\)") as refused:
-        collect(*OTHER_WAL[sent], order=StreamOrder(published=PUBLISHED))
+        collect(*OTHER_WAL[sent], order=StreamOrder(published=PUBLISHED), applied=300)
     assert "skipped" in str(refused.value)
 
 
@@ -160,7 +166,7 @@ def test_a_confirmed_outcome_need_not_come_again(collect: Collect) -> None:
     confirmed = PUBLISHED._replace(comes_again=False)
     collect(Keepalive(Lsn(300)), begin(300), commit(300), order=StreamOrder(published=confirmed))
     with pytest.raises(Refused, match="behind it the server sends one that ends at 0/FA"):
-        collect(begin(240), commit(240), order=StreamOrder(published=confirmed))
+        collect(begin(240), ROW, commit(240), order=StreamOrder(published=confirmed), applied=300)
 
 
 def test_the_last_outcome_of_a_commit_is_known(collect: Collect) -> None:
@@ -174,3 +180,10 @@ def test_the_last_outcome_of_a_commit_is_known(collect: Collect) -> None:
         (320, EPOCH_US),
     ]
     assert StreamOrder().last_up_to(Lsn(300)) is None
+
+
+def test_a_streamed_transaction_without_rows_may_not_come_again(collect: Collect) -> None:
+    """The server leaves it out where it need not stream it."""
+    order = StreamOrder()
+    collect(begin(100), commit(100), *stream_commit(200), order=order)
+    assert order.last_up_to(Lsn(300)) == (110, EPOCH_US)
