@@ -148,7 +148,7 @@ def _executor(
         recovered.source.slot.name,
         config.prepared.pool,
         recovered.progress.stream_id,
-        selection(config),
+        selection(config, recovered.source.server.version_num),
         order.last_up_to,
     )
     group = config.group.name
@@ -214,7 +214,7 @@ def _published(config: Config, recovered: Recovered) -> PublishedStream | None:
     out an outcome.
     """
     progress, (slot, server, _) = recovered.progress, recovered.source
-    if (server.timeline, selection(config)) != (progress.timeline, progress.selection):
+    if (server.timeline, selection(config, server.version_num)) != (progress.timeline, progress.selection):
         return None
     if progress.outcome_lsn is None or progress.outcome_at is None:
         return None

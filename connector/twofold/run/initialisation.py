@@ -239,7 +239,7 @@ class _First:
     def write(self, applied_lsn: Lsn, pins: dict[str, Pin] | None = None) -> None:
         config, server = self._config, identity.identify(self._config.conninfo)
         origin = ConnectorOrigin(
-            *(server, config.slot, config.prepared.pool, self._stream_id, selection(config)),
+            *(server, config.slot, config.prepared.pool, self._stream_id, selection(config, server.version_num)),
             last_up_to=lambda _: None,
         )
         try:

@@ -24,9 +24,14 @@ def wants_messages(config: Config) -> bool:
     return config.source.messages or config.source.ddl_messages
 
 
-def selection(config: Config) -> str:
-    """Return what decides which transactions the server sends: the others are empty for it."""
-    return f"{config.publication} {'with' if wants_messages(config) else 'without'} messages"
+def selection(config: Config, version_num: int) -> str:
+    """Return what decides which transactions the server sends: the others are empty for it.
+
+    So does its version: before 15.19, the outcome of a prepared transaction that only locked rows
+    was sent.
+    """
+    messages = f"{'with' if wants_messages(config) else 'without'} messages"
+    return f"{config.publication} {messages} of PostgreSQL {version_num}"
 
 
 def wanted_publication(config: Config) -> PublicationContent | None:

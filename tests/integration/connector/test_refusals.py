@@ -133,6 +133,31 @@ def test_the_servers_disk_was_set_back(connector: Maker, own_postgres: Callable[
         refuses(here, "the server's WAL is not that of Kafka's changes", "skipped", "twofold reset")
 
 
+@pytest.mark.slow
+def test_a_minor_upgrade_is_no_other_wal(connector: Maker, own_postgres: Callable[..., PostgresServer]) -> None:
+    """Since 15.19, no outcome of a prepared transaction that only locked rows is sent."""
+    old = own_postgres(version=None)
+    here = connector(conninfo=old.dsn())
+    if not 150000 <= here.ask("SELECT current_setting('server_version_num')::int") < 150019:
+        pytest.skip("this machine's PostgreSQL is not 15.18 or an older 15")
+    with here.carrying():
+        here.sql(INSERT.format(1))
+        here.prepare("in doubt", INSERT.format(2))
+        here.caught_up()
+        here.prepare("locks", "SELECT FROM account WHERE id = 1 FOR UPDATE")
+        here.sql("COMMIT PREPARED 'locks'")
+        end = here.ask("SELECT pg_current_wal_insert_lsn() - '0/0'")
+        wait_until(lambda: here.records("progress")[-1]["applied_lsn"] >= end)
+    old.stop()
+    upgraded = PostgresServer(old.folder, version="15", port=old.port)
+    upgraded.start()
+    try:
+        with here.carrying():
+            here.caught_up()
+    finally:
+        upgraded.stop()
+
+
 @pytest.mark.core
 def test_the_slot_is_gone(stopped: Installation) -> None:
     stopped.ask(f"SELECT pg_drop_replication_slot('{stopped.prefix}')")

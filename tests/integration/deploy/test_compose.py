@@ -2,7 +2,7 @@
 docker-compose is installed it judges the file as well.
 
 That the whole file comes up and carries rows was tried by hand, with stand-ins for the official
-images: docs/inside/measurements/2026-11-containers.md.
+images: tests/records/containers.md.
 """
 
 from __future__ import annotations
