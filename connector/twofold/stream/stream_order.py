@@ -102,17 +102,25 @@ class StreamOrder:
         """
         end, start = message.end_lsn, self._last_end
         if isinstance(message, m.RollbackPrepared):
+            begin, at_us = Lsn(end - 1), message.rollback_ts_us
             rising = start < end and message.prepare_end_lsn < end
         else:
-            rising = start <= message.commit_lsn < end
+            begin, at_us = message.commit_lsn, message.commit_ts_us
+            rising = start <= begin < end
         if not rising:
             raise _malformed(
                 message, f"it ends at {format_lsn(end)}, behind an outcome that ends at {format_lsn(start)}"
             )
-        at_us = message.rollback_ts_us if isinstance(message, m.RollbackPrepared) else message.commit_ts_us
-        outcome = Outcome(end, at_us)
-        self._check_end(message, end, wal_start, outcome, has_rows=has_rows)
+        outcome, published = Outcome(end, at_us), self._published
+        if published is not None and outcome == published.last:
+            self._awaits_last = False
+        self._check_end(message, end, wal_start)
         self._last_end = end
+        if published is not None and end > published.last.end_lsn:
+            if has_rows and begin < published.applied_lsn:
+                raise self._other_wal(f"behind it the server sends one that ends at {format_lsn(end)}")
+            if end > published.applied_lsn:
+                self._published = None
         if self._published is None and (has_rows or not isinstance(message, m.StreamCommit)):
             self._outcomes.append(outcome)
 
@@ -132,33 +140,17 @@ class StreamOrder:
             raise _malformed(message, f"it ends at {format_lsn(message.end_lsn)}, where it does not begin before")
         self._check_end(message, message.end_lsn, wal_start)
 
-    def _check_end(
-        self, message: m.Message, end: Lsn, wal_start: int, outcome: Outcome | None = None, *, has_rows: bool = False
-    ) -> None:
+    def _check_end(self, message: m.Message, end: Lsn, wal_start: int) -> None:
         if end != wal_start:
             raise _malformed(message, f"it ends at {format_lsn(end)}, and its frame says {format_lsn(wal_start)}")
-        if self._published is not None:
-            self._check_published(self._published, end, outcome, has_rows=has_rows)
+        if self._awaits_last and self._published is not None and end >= self._published.last.end_lsn:
+            raise self._other_wal(f"in its place the server sends one that ends at {format_lsn(end)}")
         if end > self._known_end + UNASKED_BYTES and self._ask_end is not None:
             self.note_end(self._ask_end())
             if end > self._known_end:
                 raise _malformed(
                     message, f"it ends at {format_lsn(end)}, and the server's WAL at {format_lsn(self._known_end)}"
                 )
-
-    def _check_published(
-        self, published: PublishedStream, end: Lsn, outcome: Outcome | None, *, has_rows: bool
-    ) -> None:
-        """Refuse what the published part of the WAL did not have."""
-        last = published.last
-        if outcome == last:
-            self._awaits_last = False
-        elif self._awaits_last and end >= last.end_lsn:
-            raise self._other_wal(f"in its place the server sends one that ends at {format_lsn(end)}")
-        elif has_rows and last.end_lsn < end <= published.applied_lsn:
-            raise self._other_wal(f"behind it the server sends one that ends at {format_lsn(end)}")
-        if end > published.applied_lsn:
-            self._published = None
 
     def _other_wal(self, found: str) -> Refused:
         assert self._published is not None

@@ -145,6 +145,7 @@ OTHER_WAL: dict[str, list[Any]] = {
     "a message behind it": [said(310)],
     "a keepalive": [begin(100), commit(100), Keepalive(Lsn(210))],
     "one more outcome before the position": [*AGAIN, begin(250), ROW, commit(250)],
+    "one that begins before the position": [*AGAIN, begin(290), ROW, commit(290, 310)],
     "one more of a prepared transaction": [*AGAIN, of_prepared(b"K", 250)],
 }
 
