@@ -19,6 +19,8 @@ from twofold_spark.sinks.sharding import SHARED, Sharding
 
 KEY = "twofold.key"
 """The property of a table that names the columns that it is merged by."""
+TOPIC = "twofold.topic"
+"""The property of a table that names the topic whose rows it has."""
 
 COLUMNS = (
     "number bigint, prefix string, joined boolean, sequence bigint, commit_offset bigint, applied_lsn bigint, "

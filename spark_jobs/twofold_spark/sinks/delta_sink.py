@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.sinks import column_changes, cut_rows, delta_tables, merge_sql, sharding
-from twofold_spark.sinks.cut_rows import KEY
+from twofold_spark.sinks.cut_rows import KEY, TOPIC
 from twofold_spark.sinks.cuts import CUTS, GlobalCut
 from twofold_spark.sinks.delta_tables import (
     APPLICATION,
@@ -39,7 +39,7 @@ from twofold_spark.sinks.delta_tables import (
 )
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.merge_sql import escape_literal
-from twofold_spark.sinks.place import Place, TablePlace, refuse_lost_cuts, refuse_other_cut
+from twofold_spark.sinks.place import Place, TablePlace, check_topic, refuse_lost_cuts, refuse_other_cut
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 from twofold_spark.sources.decoding import RECORD_PLACE
 
@@ -59,11 +59,18 @@ class DeltaSink:
         self._writer = uuid.uuid4().hex
         self._states: dict[str, tuple[int, int] | None] = {}
         """Version and sequence number of each table, as this job last saw it."""
+        self._checked: set[str] = set()
+        """Tables that have their topic's rows, or that this job makes."""
 
     def read_applied(self, table: MirrorTable) -> int:
-        state = self._read_state(table) if self._tables.has(str(table)) else None
+        exists = self._tables.has(str(table))
+        if exists and str(table) not in self._checked:
+            check_topic(table, self._tables.name(str(table)), self._tables.read_property(str(table), TOPIC))
+        state = self._read_state(table) if exists else None
         with self._lock:
             self._states[str(table)] = state
+            if table.topic:
+                self._checked.add(str(table))
         return state[1] if state else 0
 
     def _read_state(self, table: MirrorTable) -> tuple[int, int]:
@@ -98,7 +105,7 @@ class DeltaSink:
             self._spark.sql(f"ALTER TABLE {name} {change}")
 
     def _make_properties(self, table: MirrorTable) -> dict[str, str]:
-        return {"twofold.topic": table.topic, KEY: ",".join(table.key)}
+        return {TOPIC: table.topic, KEY: ",".join(table.key)}
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         name = str(table)

@@ -26,7 +26,7 @@ from twofold_spark.sinks import (
     merge_sql,
     sharding,
 )
-from twofold_spark.sinks.cut_rows import KEY
+from twofold_spark.sinks.cut_rows import KEY, TOPIC
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
 from twofold_spark.sinks.iceberg_commits import CommitRepeated, give_up, list_behind
@@ -34,7 +34,7 @@ from twofold_spark.sinks.iceberg_tables import IcebergTables
 from twofold_spark.sinks.interface import BatchPlan, MirrorTable, TableBatch
 from twofold_spark.sinks.merge_plan import MERGE_MODE, MergedTable, MergeFilter, WriteMode, list_mode_properties
 from twofold_spark.sinks.partitioning import Partitioning
-from twofold_spark.sinks.place import TablePlace
+from twofold_spark.sinks.place import TablePlace, check_topic
 from twofold_spark.sinks.sharding import SHARED
 
 _DISTRIBUTION = {
@@ -96,6 +96,7 @@ class IcebergSink:
     def read_applied(self, table: MirrorTable) -> int:
         loaded, name = self._load(str(table)), self._tables.name(str(table))
         if loaded is not None:
+            check_topic(table, name, loaded.properties().get(TOPIC) or "")
             if self._prefix == SHARED:
                 iceberg_commits.give_up_unpublished(self._spark, table, loaded, self._cut)
             iceberg_branches.follow_main(self._spark, name, loaded)
@@ -126,7 +127,7 @@ class IcebergSink:
         state = self._states[str(table)]
         if state.prepared == (columns, table.comment, table.key):
             return
-        own = {"twofold.topic": table.topic, KEY: ",".join(table.key)}
+        own = {TOPIC: table.topic, KEY: ",".join(table.key)}
         properties = {**list_mode_properties(state.size.choose_mode(self._write_mode, 0)), **_DISTRIBUTION, **own}
         if table.comment:
             properties[iceberg_tables.COMMENT] = table.comment

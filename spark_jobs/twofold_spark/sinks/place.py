@@ -21,7 +21,7 @@ from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows, sharding
 from twofold_spark.sinks.cut_rows import VersionedTables
 from twofold_spark.sinks.cuts import CUTS, NO_CUT, OF_GROUP, SOURCES, Cut, GlobalCut
-from twofold_spark.sinks.interface import Sink
+from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.merge_sql import escape_literal
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 
@@ -186,6 +186,28 @@ class TablePlace(Place):
         listed = f.from_json(f.lit(json.dumps(rows)), f"array<struct<{_WAIT_COLUMNS}>>")
         self._spark.range(0, 1, 1, 1).select(f.inline(listed)).createOrReplaceTempView(_WAITS_VIEW)
         self._spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {_WAITS_VIEW}")
+
+
+def check_topic(table: MirrorTable, name: str, topic: str) -> None:
+    """Refuse a table that has another topic's rows, or that the mirror did not make.
+
+    `topic` is what the table says, and `name` its name in SQL. Two members whose catalogs are one
+    would take each other's numbers for their own, and pass over changes.
+    """
+    if not table.topic or topic == table.topic:
+        return
+    if topic:
+        raise Refused(
+            f"the table {name} has the rows of the topic {topic}, and not those of {table.topic}",
+            at_stake="the rows of both: they would be mixed, and changes passed over",
+            repair="give each member of a source group, and each mirror or changelog, a catalog (or folder) with tables of its own, "
+            "and start over in a new place",
+        )
+    raise Refused(
+        f"there is a table {name} that the mirror did not make",
+        at_stake="that table's rows",
+        repair=f"mirror into a place of its own, rename that table, or leave {table} out of the publication",
+    )
 
 
 def refuse_other_cut(cut: GlobalCut) -> Refused:
