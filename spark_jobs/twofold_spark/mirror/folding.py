@@ -39,7 +39,8 @@ def fold_keyed(
     read_current: Callable[[StructType], DataFrame | None],
     caches: ExitStack,
 ) -> FoldedRows:
-    """Fold the records in one pass; a second one only fills in unchanged TOASTed values.
+    """Fold the records in one pass; a second one only fills in unchanged TOASTed values. It reads
+    them again, and they are counted again.
 
     `key` are the columns that the merge goes by: the row's own, or `_key_<column>`, the text in the
     message key, where the row's column may be null because its type cannot express the value.
@@ -47,6 +48,7 @@ def fold_keyed(
     """
     cached = cache_until_closed(last.select(raw), caches)
     found = last.count_partitions(cached)
+    counts = {row["partition"]: row["n"] for row in found}
     truncates = {row["partition"]: row["truncate"] for row in found if row["truncate"] is not None}
     row = cast("StructType", cached.schema["image"].dataType)
     texts = [name for name, field in zip(key, keys.latest["fields"], strict=True) if name != field["name"]]
@@ -54,7 +56,13 @@ def fold_keyed(
     unchanged: tuple[str, ...] = ()
     keyless_rows = any(row["keyless"] for row in found)
     if any(row["partial"] for row in found) and not keyless_rows:
-        records = drop_truncated(decode_changes(raw, last.subject, decoding.CHANGE), truncates)
+        changes = cache_until_closed(decode_changes(raw, last.subject, decoding.CHANGE), caches)
+        again = {row["partition"]: row["count"] for row in changes.groupBy("partition").count().collect()}
+        if again != counts:
+            # Kafka has lost some since they were counted, as to retention.
+            caches.close()
+            return fold_keyed(raw, last, keys, key, read_current, caches)
+        records = drop_truncated(changes, truncates)
         own = tuple(name.removeprefix(KEY_TEXT) if name in texts else name for name in key)
         rows, unchanged = toast_values.fill_unchanged(
             records, own, lambda: None if truncates else read_current(columns), caches
@@ -67,7 +75,7 @@ def fold_keyed(
     return FoldedRows(
         rows=join_equal_keys(rows.drop(KEY), key, columns),
         columns=columns,
-        counts={row["partition"]: row["n"] for row in found},
+        counts=counts,
         positions=last_positions(found),
         changes=sum(row["changes"] for row in found),
         unreadable=sum(row["unreadable"] for row in found),

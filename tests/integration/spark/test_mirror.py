@@ -8,12 +8,13 @@ from functools import reduce
 from typing import Any, cast
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
 from fixtures.spark import KEPT_SHORT, KEPT_STORED_SLOW, STORED_SLOW, Lake
 from helpers.spark.writer import Open, Writer, table
 from helpers.topic_changes import delete_records, delete_topic
 from twofold_spark.errors import Refused
+from twofold_spark.mirror.folding import LastRecords
 from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
 from twofold_spark.sinks.place import Place
@@ -420,6 +421,38 @@ def test_no_cut_shows_the_rows_of_a_topic_that_was_made_again_behind_it(lake: La
     lake.assert_equal()
     for sequence in (2, 3):
         assert set(lake.cut(sequence=sequence)) == {"public.other"}
+
+
+def test_records_that_go_between_the_count_and_the_second_read_stop_the_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values that PostgreSQL did not send need a second read, and retention comes before it."""
+    w = lake.writer
+    docs = w.table(DOCS, partitions=1)
+    with w.commit() as tx:
+        for i in range(10):
+            tx.upsert(docs, {"id": i, "title": "t", "body": f"b{i}", "extra": None})
+    lake.mirror()
+    with w.commit() as tx:
+        tx.delete(docs, 1)
+        tx.upsert(docs, {"id": 20, "title": "new", "body": "b", "extra": None})
+        tx.upsert(docs, {"id": 5, "title": "later"}, unchanged=("body", "extra"))
+    last = 13  # behind ten rows, a marker and two rows
+    count = LastRecords.count_partitions
+
+    def count_and_lose(self: LastRecords, selected: DataFrame) -> list[Row]:
+        found = count(self, selected)
+        delete_records(w.bootstrap, w.topics[docs].name, last)
+        return found
+
+    monkeypatch.setattr(LastRecords, "count_partitions", count_and_lose)
+    with pytest.raises(Refused, match="holds 1 of the 3 records"):
+        lake.mirror()
+    monkeypatch.undo()
+    assert lake.cut().cut.sequence == 1
+    w.reload(docs)
+    lake.mirror(warn=lambda _: None)
+    lake.assert_equal()
 
 
 @pytest.mark.parametrize("kept", KEPT_STORED_SLOW, indirect=True)
