@@ -94,6 +94,8 @@ def _run_verify(options: argparse.Namespace) -> int:
 
 def _compare(spark: SparkSession, source: SourceDatabase, options: argparse.Namespace) -> int:
     """Compare all tables; return the exit status."""
+    # Else the text of a decimal is another one than PostgreSQL's.
+    spark.conf.set("spark.sql.ansi.enabled", "true")
     finder, registry = None, Registry(options.registry) if options.registry else None
     if registry is not None:
         finder = LastChangeFinder(spark, connect_kafka(spark, options, options.prefix), registry)

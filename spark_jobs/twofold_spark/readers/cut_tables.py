@@ -15,11 +15,10 @@ A sharded table is one table, `cut["public.accounts"]`, whose column `_member` s
 the row.
 
 A mirror in PostgreSQL (`reader=JdbcReader(...)`) has one cut, the present one; an older one is
-refused. Its tables are read in one snapshot of the database, as long as somebody has the cut: keep
-it in a variable, and close it, because PostgreSQL cleans up nothing that the snapshot may need.
+refused. More than one table is read within `with`, in one snapshot of the database:
 
     with read_cut(spark, reader=JdbcReader(spark, url)) as cut:
-        cut["public.accounts"].count()
+        cut["public.accounts"].join(cut["public.entries"], ...).count()
 
 A table in backfill lacks some of its rows. It is refused, and left out where the cut's tables are
 listed.
@@ -31,9 +30,9 @@ message that names what is kept.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -69,13 +68,20 @@ class Tables(Mapping[str, DataFrame]):
     which the members share, is `schema.name` there too.
     """
 
-    def __init__(self, reader: Reader, cut: GlobalCut, *, of_group: bool) -> None:
-        """Without `of_group` they are those of one source: of a sharded table its rows."""
+    def __init__(
+        self, reader: Reader, cut: GlobalCut, *, of_group: bool, read: Callable[[Reader], Tables] | None = None
+    ) -> None:
+        """Without `of_group` they are those of one source: of a sharded table its rows.
+
+        `read`: what has read the cut, to read it by a reader for which it lasts.
+        """
         self.number = cut.number
         self.members = cut.members
         """The cut of each source, by topic prefix."""
         self._reader = reader
         self._of_group = of_group
+        self._read_again = read
+        self._lasting: Tables | None = None
         self._others = cut.others
         self._parts = {prefix: part for prefix, part, _ in cut.parts}
         sharding = reader.read_sharding()
@@ -89,16 +95,16 @@ class Tables(Mapping[str, DataFrame]):
         self._frames: dict[str, DataFrame] = {}
         """A join's condition names columns of the frames that it joins, so a table is one frame."""
 
-    def close(self) -> None:
-        """End the snapshot of a mirror in PostgreSQL; its tables cannot be read any more."""
-        self._frames.clear()
-        self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
+    def __enter__(self) -> Tables:
+        if self._reader.is_lasting or self._read_again is None:
+            return self
+        self._lasting = self._read_again(self._reader.pin())
+        return self._lasting
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if self._lasting is not None:
+            self._lasting._frames.clear()
+            self._lasting._reader.close()
 
     @property
     def cut(self) -> Cut:
@@ -139,6 +145,11 @@ class Tables(Mapping[str, DataFrame]):
 
     def __getitem__(self, name: str) -> DataFrame:
         if name not in self._frames:
+            if self._frames and not self._reader.is_lasting:
+                raise UsageError(
+                    "Spark reads each table of this mirror in a transaction of its own, so two could be of two cuts: "
+                    "read them within `with read_cut(...) as cut:`, which is one snapshot"
+                )
             self._frames[name] = self._read(name)
         return self._frames[name]
 
@@ -209,16 +220,19 @@ def read_cut(
 
     Raise an error if there is none. `at` holds for all sources of a group.
     """
-    reader = (reader or IcebergReader(spark, catalog)).pin()
     limit = CutLimit(sequence, lsn, round(at.timestamp() * 1_000_000) if at is not None else None)
-    cut = reader.find_cut(limit)
-    if cut is None:
-        up_to = f" at or before {limit}" if str(limit) else ""
-        raise SetupError(f"no cut is published{up_to}; {_describe_kept_cuts(reader)}")
-    of_group = reader.is_of_group()
-    if of_group and not (sequence is None and lsn is None):
-        raise UsageError("in the mirror of a source group sequence and lsn would be those of one source: give `at`")
-    return Tables(reader, cut, of_group=of_group)
+
+    def read(reader: Reader) -> Tables:
+        cut = reader.find_cut(limit)
+        if cut is None:
+            up_to = f" at or before {limit}" if str(limit) else ""
+            raise SetupError(f"no cut is published{up_to}; {_describe_kept_cuts(reader)}")
+        of_group = reader.is_of_group()
+        if of_group and not (sequence is None and lsn is None):
+            raise UsageError("in the mirror of a source group sequence and lsn would be those of one source: give `at`")
+        return Tables(reader, cut, of_group=of_group, read=read)
+
+    return read(reader or IcebergReader(spark, catalog))
 
 
 def read_source(reader: Reader, prefix: str) -> Tables:

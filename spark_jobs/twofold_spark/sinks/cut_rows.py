@@ -148,6 +148,8 @@ class VersionedTables(ABC):
 class VersionedReader:
     """Cuts and tables of a mirror; `own` are the tables where the cuts are."""
 
+    is_lasting = True
+
     def __init__(self, own: VersionedTables) -> None:
         self._own = own
 

@@ -125,6 +125,10 @@ class Sink(Protocol):
 class Reader(Protocol):
     """The place that a mirror is read from."""
 
+    @property
+    def is_lasting(self) -> bool:
+        """Whether tables that are read one after the other are of one cut."""
+
     def pin(self) -> Reader:
         """Return a reader for which the last cut and its tables stay as they are, until `close`."""
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
@@ -38,17 +36,17 @@ _ONE_SNAPSHOT = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 class PinnedSnapshot:
     """A transaction that stays open, so that connections of Spark's tasks can see what it sees.
 
-    It ends with `close`, or when nobody has it any more. Its tables are locked before it sees
-    anything: a table whose column was widened is empty for an older snapshot.
+    Its tables are locked before it sees anything: a table whose column was widened is empty for an
+    older snapshot.
     """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         with own_transaction(spark, url) as run:
             tables = _list_readable(run)
         connection = connect(spark, url)
-        self.close = weakref.finalize(self, _close_quietly, connection)
-        self.close.atexit = False  # the JVM has ended then
         self._connection = connection
+        self.is_open = True
+        self._locked = {*tables}
         with driver_errors():
             connection.setAutoCommit(False)
             run_statement(connection, f"SET TRANSACTION {_ONE_SNAPSHOT}")
@@ -60,12 +58,20 @@ class PinnedSnapshot:
         self.options = {"sessionInitStatement": join, "fetchsize": "10000"}
 
     def run(self, statement: str) -> str | None:
-        if not self.close.alive:
+        if not self.is_open:
             raise UsageError(
                 "this cut is closed, and with it the snapshot that its tables are read in: call read_cut again"
             )
         with driver_errors():
             return run_statement(self._connection, statement)
+
+    def has_locked_all(self) -> bool:
+        return {*_list_readable(self.run)} <= self._locked
+
+    def close(self) -> None:
+        self.is_open = False
+        with suppress(Py4JJavaError, Py4JNetworkError):  # the server, or the JVM, has ended it
+            self._connection.close()
 
 
 def _list_readable(run: Run) -> list[str]:
@@ -83,11 +89,6 @@ def _list_readable(run: Run) -> list[str]:
     return json.loads(run(readable) or "[]")  # type: ignore[no-any-return]
 
 
-def _close_quietly(connection: Any) -> None:
-    with suppress(Py4JJavaError, Py4JNetworkError):  # the server, or the JVM, has ended it
-        connection.close()
-
-
 class JdbcReader:
     """The last cut and its tables.
 
@@ -100,9 +101,17 @@ class JdbcReader:
         self._url = url
         self._snapshot: PinnedSnapshot | None = None
 
+    @property
+    def is_lasting(self) -> bool:
+        return self._snapshot is not None
+
     def pin(self) -> JdbcReader:
         pinned = JdbcReader(self._spark, self._url)
-        pinned._snapshot = PinnedSnapshot(self._spark, self._url)
+        snapshot = PinnedSnapshot(self._spark, self._url)
+        while not snapshot.has_locked_all():  # a table was made since they were listed
+            snapshot.close()
+            snapshot = PinnedSnapshot(self._spark, self._url)
+        pinned._snapshot = snapshot
         return pinned
 
     def close(self) -> None:

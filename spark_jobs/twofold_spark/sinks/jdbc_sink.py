@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from twofold_common.global_waits import LongWait
 from twofold_common.table_names import quote_identifier, quote_literal
-from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.row_columns import MEMBER, OP
 from twofold_spark.sinks import jdbc_tables, merge_sql
 from twofold_spark.sinks.cuts import Cut, GlobalCut
@@ -260,8 +260,11 @@ CREATE TABLE IF NOT EXISTS {schema}.mirrored (
 _ATTEMPTS = 5
 """Of a publication that meets a deadlock: a reader that reads two tables in one transaction is in
 the way of a batch that changes columns of both."""
-_NOT_FOR_LONG = "SET LOCAL lock_timeout = '2s'"
-"""A task that still writes has a lock of its staging table; so has one whose machine is gone."""
+_LOCK_S, _LOCK_ATTEMPTS = 2, 30
+_NOT_FOR_LONG = f"SET LOCAL lock_timeout = '{_LOCK_S}s'"
+"""A task that still writes has a lock of its staging table; so has one whose machine is gone. And a
+reader's transaction is in the way of ALTER TABLE, behind which all other readers wait.
+"""
 _HAS_SHARD = "INSERT INTO {} VALUES ({}, {}, ARRAY[]::text[]) ON CONFLICT (name) DO NOTHING"
 """A member has rows in a sharded table."""
 
@@ -313,10 +316,17 @@ class JdbcPlace(Place):
         return made
 
     def publish(self, cut: GlobalCut) -> None:
-        for left in reversed(range(_ATTEMPTS)):
+        left, locked_out = _ATTEMPTS, 0
+        while True:
             try:
                 self._publish_at_once(cut)
             except StatementRejected as error:
+                if error.is_locked_out:
+                    locked_out += 1
+                    if locked_out > _LOCK_ATTEMPTS:
+                        raise _refuse_lock(error) from error
+                    continue
+                left -= 1
                 if not (left and error.may_succeed_now):
                     raise
             else:
@@ -324,6 +334,7 @@ class JdbcPlace(Place):
 
     def _publish_at_once(self, cut: GlobalCut) -> None:
         with self._database.transaction() as run:
+            run(_NOT_FOR_LONG)
             for sink in self._sinks.values():
                 sink.merge_staged(run)
             shards = {(p, name) for p, part, _ in cut.parts for name in part.versions if self.sharding.covers(name)}
@@ -363,6 +374,13 @@ class JdbcPlace(Place):
 
     def _names(self, prefix: str) -> Names:
         return Names(prefix if self.of_group else "", self._writer)
+
+
+def _refuse_lock(error: StatementRejected) -> SetupError:
+    return SetupError(
+        f"another transaction has kept the cut from being published for {_LOCK_ATTEMPTS * _LOCK_S} s ({' '.join(str(error).split())}): "
+        "end it (pg_stat_activity has it, mostly as idle in transaction), and start again; nothing is lost"
+    )
 
 
 def _refuse_lost_cuts() -> Refused:

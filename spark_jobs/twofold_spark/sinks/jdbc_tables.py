@@ -155,6 +155,11 @@ class StatementRejected(SetupError):
         self.causes = causes
 
     @property
+    def is_locked_out(self) -> bool:
+        """Whether another transaction held a lock for too long."""
+        return "\nSQLSTATE 55P03" in self.causes
+
+    @property
     def may_succeed_now(self) -> bool:
         """Whether the transaction was rolled back only because others ran beside it."""
         return "\nSQLSTATE 40" in self.causes

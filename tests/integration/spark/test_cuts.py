@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from fixtures.spark import Lake
 from helpers.spark.writer import table
 from twofold_spark.errors import SetupError, UsageError
 from twofold_spark.readers.cut_tables import Tables
+from twofold_spark.sinks import jdbc_sink
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.sink_choice import SinkChoice
 
@@ -165,7 +169,7 @@ def test_a_mirror_in_postgresql_has_the_present_cut_alone(lake: Lake, database: 
             lake.cut(**at)
 
 
-def test_a_cut_in_postgresql_stays_what_it_is_while_somebody_has_it(lake: Lake, database: str) -> None:
+def test_a_cut_in_postgresql_stays_what_it_is_within_its_block(lake: Lake, database: str) -> None:
     lake.choice = SinkChoice("jdbc", database)
     w = lake.writer
     one, two = (w.table(table(n, {"id": "int8", "v": "int8"}), partitions=1) for n in ("one", "two"))
@@ -186,7 +190,10 @@ def test_a_cut_in_postgresql_stays_what_it_is_while_somebody_has_it(lake: Lake, 
         both(3)
         w.reload(one, [])
         lake.mirror()
-        assert (first, seen(cut), seen(lake.cut())) == (2, [{1: 2, 2: 2}] * 2, [{}, {1: 3, 2: 2, 3: 3}])
+        with lake.cut() as now:
+            assert (first, seen(cut), seen(now)) == (2, [{1: 2, 2: 2}] * 2, [{}, {1: 3, 2: 2, 3: 3}])
+        with pytest.raises(UsageError, match="two could be of two cuts"):
+            seen(lake.cut())
     with pytest.raises(UsageError, match="this cut is closed"):
         cut["public.two"]
     with psycopg.connect(database, autocommit=True) as connection:
@@ -196,3 +203,38 @@ def test_a_cut_in_postgresql_stays_what_it_is_while_somebody_has_it(lake: Lake, 
             return connection.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {held}").fetchone() == (0,)
 
         wait_until(none_is_open, 30, "no snapshot is held")
+
+
+def test_a_reader_that_stays_keeps_a_new_column_out_and_no_other_reader(
+    lake: Lake, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jdbc_sink, "_LOCK_ATTEMPTS", 2)
+    lake.choice = SinkChoice("jdbc", database)
+    w = lake.writer
+    t = w.table(table("t", {"id": "int8", "v": "int8"}), partitions=1)
+    with w.commit() as tx:
+        tx.upsert(t, {"id": 1, "v": 1})
+    lake.mirror()
+    w.evolve(t, more="int4")
+    with w.commit() as tx:
+        tx.upsert(t, {"id": 2, "v": 2, "more": 2})
+    has_ended = threading.Event()
+
+    def longest_read() -> float:
+        seconds = [0.0]
+        with psycopg.connect(database, autocommit=True) as other:
+            while not has_ended.is_set():
+                began = time.monotonic()
+                assert other.execute("SELECT count(*) FROM public.t").fetchone() == (1,)
+                seconds.append(time.monotonic() - began)
+        return max(seconds)
+
+    with lake.cut(), ThreadPoolExecutor(1) as pool:
+        read = pool.submit(longest_read)
+        with pytest.raises(SetupError, match=r"another transaction has kept the cut .* for 4 s \(.*lock timeout"):
+            lake.mirror()
+        has_ended.set()
+    assert read.result() < 30, "it waits for one try at most"
+    lake.mirror()
+    rows = lake.rows(t, lake.cut()["public.t"])
+    assert {key: row["more"] for key, row in rows.items()} == {1: None, 2: 2}
