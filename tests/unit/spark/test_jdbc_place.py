@@ -20,6 +20,7 @@ NOTHING = cast("Any", None)
 TABLE = MirrorTable("bank.public.t", "public", "t", ("id",))
 CUT = GlobalCut(1, {"bank": Cut(1, 1, 0, whole=True, versions={}, backfilling=(), stopped=())})
 DEADLOCK = ("40P01", "deadlock detected")
+LOCKED = ("55P03", "canceling statement due to lock timeout")
 
 
 def rejected(sqlstate: str, said: str) -> StatementRejected:
@@ -48,11 +49,18 @@ def place_in(database: Database) -> JdbcPlace:
     return place
 
 
-def test_a_deadlock_of_the_publication_is_tried_again() -> None:
-    place = place_in(database := Database(*(rejected(*DEADLOCK) for _ in range(4))))
+@pytest.mark.parametrize("errors", [[DEADLOCK] * 4, [LOCKED] * 30, [DEADLOCK, LOCKED] * 4])
+def test_a_publication_that_others_are_in_the_way_of_is_tried_again(errors: list[tuple[str, str]]) -> None:
+    place = place_in(database := Database(*(rejected(*error) for error in errors)))
     place.publish(CUT)
-    assert len(database.committed) == 1
+    assert [statement.split()[0] for statement in database.committed] == ["SET", "INSERT"]
     assert place.last == CUT
+
+
+def test_a_lock_that_stays_ends_the_job() -> None:
+    place = place_in(Database(*(rejected(*LOCKED) for _ in range(31))))
+    with pytest.raises(SetupError, match=r"for 60 s .*idle in transaction"):
+        place.publish(CUT)
 
 
 @pytest.mark.parametrize("errors", [[DEADLOCK] * 5, [("42501", "permission denied for table cuts")]])
