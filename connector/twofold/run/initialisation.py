@@ -186,9 +186,9 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
             raise _idle_rules(idle, config.publication)
         tables.events.require_published(published, config.publication)
         tables.announce(published)
-        if config.source.ddl_messages:
-            # Before the slot: a command in between is noticed, and no row is taken for a later one.
-            tables.note_descriptions(describe_published(config.conninfo, config.publication))
+        # Before the slot: the first run notices what changes from here on, and no row is taken for
+        # a later one.
+        tables.note_descriptions(describe_published(config.conninfo, config.publication))
     return tables.pins.take_unwritten()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures.backfill import ready
-from fixtures.connector import Installation, Maker
+from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Seen
 
@@ -88,3 +88,37 @@ def test_empty_tables_are_ready_at_once(connector: Maker) -> None:
     here = connector()
     assert here.status().backfilling == ()
     assert here.status().two_phase == "enabled"
+
+
+UNSENT = {
+    "partition": (
+        "CREATE TABLE more (id int PRIMARY KEY, v int)",
+        "INSERT INTO more VALUES (150, 1)",
+        "ALTER TABLE t ATTACH PARTITION more FOR VALUES FROM (100) TO (200)",
+    ),
+    "unpublished": (
+        "ALTER PUBLICATION {0} DROP TABLE t",
+        "INSERT INTO t VALUES (1, 1)",
+        "ALTER PUBLICATION {0} ADD TABLE t",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNSENT)
+def test_what_was_not_sent_between_init_and_the_first_run(connector: Maker, what: str) -> None:
+    """The table was empty, so `init` took it for loaded."""
+    here = connector(init=False, source={"tables": ["public.account", "public.t"], "publish_via_root": True})
+    here.sql(
+        SCHEMA,
+        "CREATE TABLE t (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF t FOR VALUES FROM (0) TO (100)",
+    )
+    here.initialise()
+    here.sql(*(statement.format(here.prefix) for statement in UNSENT[what]))
+    with here.carrying():
+        wait_until(lambda: "reload" in {commit["kind"] for commit in here.records("commits")}, 60, "it is reloaded")
+        ready(here)
+        here.caught_up()
+    rows = [row for _, row in sorted(folded(here.read("t")).items())]
+    assert rows == here.ask("SELECT jsonb_agg(to_jsonb(t) ORDER BY id) FROM t")
+    assert here.status().stale == ()
