@@ -114,6 +114,11 @@ WITH RECURSIVE wanted AS (
            jsonb_agg(jsonb_build_array(b.oid::bigint, u.xmin = tree.linked, tree.linked::text::bigint)) FILTER (WHERE b.oid <> tree.root) AS partitions
       FROM tree JOIN pg_catalog.pg_class b ON b.oid = tree.oid LEFT JOIN pg_catalog.pg_type u ON u.oid = b.reltype
      GROUP BY tree.root
+), missing AS (
+    SELECT tree.root, m.attname, max(m.attmissingval::text) AS value FROM tree
+      JOIN pg_catalog.pg_class r ON r.oid = tree.root AND r.relkind = 'p'
+      JOIN pg_catalog.pg_attribute m ON m.attrelid = tree.oid AND m.attnum > 0 AND m.atthasmissing AND NOT m.attisdropped
+     GROUP BY tree.root, m.attname
 ), parents AS (
     SELECT leaf, jsonb_agg(oid::bigint ORDER BY height) AS oids,
            jsonb_agg(linked::text::bigint ORDER BY height) AS links FROM above WHERE height > 0 GROUP BY leaf
@@ -168,8 +173,9 @@ SELECT c.oid::bigint, below.rows,
        'columns', (SELECT coalesce(jsonb_agg(jsonb_build_object(
                        'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,
                        'row', a.xmin::text::bigint, 'collation', a.attcollation::bigint, 'generated', a.attgenerated, 'identity', a.attidentity,
-                       'default', CASE WHEN a.atthasmissing THEN a.attmissingval::text END) ORDER BY a.attnum), '[]')
-                     FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+                       'default', CASE WHEN a.atthasmissing THEN a.attmissingval::text ELSE missing.value END) ORDER BY a.attnum), '[]')
+                     FROM pg_catalog.pg_attribute a LEFT JOIN missing ON missing.root = c.oid AND missing.attname = a.attname
+                    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
        'keys', (SELECT coalesce(jsonb_agg(jsonb_build_object(
                     'index', i.indexrelid::bigint,
                     'constraint', coalesce((SELECT min(o.oid::bigint) FROM pg_catalog.pg_constraint o

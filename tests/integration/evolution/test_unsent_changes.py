@@ -228,6 +228,31 @@ def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.Lo
         assert not stays_wrong(walk, "away")
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
+def test_a_partitioned_tables_new_column_has_a_default(connector: Maker, told: bool) -> None:
+    """The catalog has the value of older rows at the leaves alone."""
+    here = connector(init=False, source={"tables": [], "ddl_messages": told}, backfill={"notice": 0.3})
+    walk = Walk(here, {"live": CASES[:1]})
+    walk.make()
+    here.sql(
+        f"ALTER PUBLICATION {here.prefix} SET (publish_via_partition_root = true)",
+        "CREATE TABLE p.branch PARTITION OF p.root FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id)",
+        "CREATE TABLE p.twig PARTITION OF p.branch FOR VALUES FROM (10) TO (20)",
+        "INSERT INTO p.root VALUES (11, 11)",
+    )
+    with here.carrying():
+        wait_until(partial(walk.has_the_root, "p.root"), 60, "it is loaded")
+        wait_until(walk.is_known, 60, "its description is pinned")
+        here.sql("ALTER TABLE p.root ADD w int DEFAULT 7", "INSERT INTO p.root VALUES (12, 12)")
+        wait_until(partial(walk.has_the_root, "p.root"), 60, "it is reloaded")
+        reloads = [commit for commit in here.records("commits") if commit["kind"] == "reload"]
+        here.sql("ALTER TABLE p.root ADD x int", "UPDATE p.root SET x = 1")
+        here.caught_up()
+        wait_until(partial(walk.has_the_root, "p.root"), 60, "a column without a default needs no reload")
+    assert len(reloads) == len([commit for commit in here.records("commits") if commit["kind"] == "reload"]) == 1
+    assert here.status().stale == ()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("prepared", [False, True], ids=["plain", "prepared"])
 @pytest.mark.parametrize("version", ["15", "18"])
