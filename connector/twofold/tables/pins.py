@@ -24,6 +24,9 @@ from twofold_avro.names import topic_of
 from twofold_avro.records import Pin
 from twofold_avro.shapes import TableShape
 
+STARTS_OVER = "its topic starts over, and changes before that which did not fit it were passed over"
+"""Why a topic that restarts is stale until its truncate, and for good if its load is cancelled."""
+
 
 @dataclass(frozen=True, slots=True)
 class StaleTopic:
@@ -191,7 +194,8 @@ class Pins:
             return Pin(shape.schema, shape.table, partitions, key_schema)
         self._lives.apply(topic, TopicPinned(shape.keyless))
         bound = self._lives[topic].progress.to_bytes() if reload else None
-        return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound)
+        stale = STARTS_OVER if reload else None
+        return Pin(shape.schema, shape.table, partitions, key_schema, backfill="waiting", bound=bound, stale=stale)
 
     def _ddl_description_of(self, oid: int) -> str | None:
         """Return the description that DDL messages have brought of a table without a pin."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 import subprocess
 
+import psycopg
 import pytest
 
 from fixtures.backfill import initialised, ready, until_chunks
@@ -124,6 +125,37 @@ def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(conn
     with here.carrying():
         here.caught_up()
     assert values(here.read("line")) == [2, 100]
+
+
+def test_a_restart_that_is_cancelled_before_its_truncate_leaves_a_stale_topic(connector: Maker) -> None:
+    """Rows with the former key were passed over, because the load was to bring them."""
+    here = connector(init=False, source={"tables": ["public.account", "public.t"]})
+    here.sql(ACCOUNT, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0), (2, 0)")
+    with initialised(here):
+        here.caught_up()
+    here.sql(
+        *("DELETE FROM t WHERE id = 1", "UPDATE t SET v = 1", "ALTER TABLE t ALTER id TYPE bigint"),
+        "INSERT INTO t VALUES (300, 0)",
+    )
+    command(here, "start", "public.t")
+    with psycopg.connect(here.conninfo) as holder:
+        holder.execute("LOCK TABLE t")
+        with here.carrying():
+            here.caught_up()
+            command(here, "cancel", "public.t")
+            ready(here)
+    with here.carrying():
+        here.caught_up()
+        assert [each.table for each in here.status().stale] == ["public.t"]
+        assert here.records("commits")[-1]["stale"] == [here.table("t")]
+        assert "reload" not in [record["kind"] for record in here.records("commits")], "a person decides"
+        command(here, "start", "public.t")
+        wait_until(lambda: "reload" in [record["kind"] for record in here.records("commits")], 60, "the truncate")
+        ready(here)
+        assert here.status().stale == ()
+    rows = [s.value for s in here.read("t") if s.value]
+    begun = [row["op"] for row in rows].index("t")
+    assert {row["after"]["id"]: row["after"]["v"] for row in rows[begun:] if row["op"] == "r"} == {2: 1, 300: 0}
 
 
 def values(seen: list[Seen]) -> list[int]:
