@@ -99,7 +99,9 @@ def initialise(config: Config, say: Say) -> None:
         pins = _pins(config, first.registry, database)
         _note_empty(config, pins)  # which is refused where a table may not be read
         start = slot.confirmed_flush if slot else _make_slot(config, say)
-        first.write(start, _note_empty(config, pins))
+        # An interrupted init's slot is older than these pins. A table that has joined since may
+        # have rows that are not committed yet and will not be streamed: all tables are loaded.
+        first.write(start, pins if slot else _note_empty(config, pins))
         last_refusal.forget(config)
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
 

@@ -5,8 +5,10 @@ while the stream goes on.
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
+import psycopg
 import pytest
 
 from fixtures.backfill import ready
@@ -88,6 +90,21 @@ def test_empty_tables_are_ready_at_once(connector: Maker) -> None:
     here = connector()
     assert here.status().backfilling == ()
     assert here.status().two_phase == "enabled"
+
+
+def test_a_table_that_joins_after_an_interrupted_init_while_a_transaction_holds_its_rows(connector: Maker) -> None:
+    """The rows are not streamed, and the table is empty to everybody else."""
+    here = connector(init=False, source={"tables": []})
+    here.sql(SCHEMA, "CREATE TABLE t (id int PRIMARY KEY)", f"CREATE PUBLICATION {here.prefix} FOR TABLE account")
+    assert here.init(failpoint="before_commit:2").returncode == -signal.SIGKILL
+    with psycopg.connect(here.conninfo) as open_already:
+        open_already.execute("INSERT INTO t VALUES (1)")
+        here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE t")
+        here.initialise()
+    with here.carrying():
+        ready(here)
+        here.caught_up()
+    assert [seen.key["id"] for seen in here.read("t")] == [1]
 
 
 UNSENT = {

@@ -9,6 +9,7 @@ from functools import partial
 import psycopg
 import pytest
 
+from fixtures.backfill import ready
 from fixtures.connector import START_S, Installation, Maker, frozen, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.workload import Workload
@@ -48,9 +49,11 @@ def test_init_that_was_interrupted_is_taken_up(connector: Maker) -> None:
         assert "twofold init" in run.said()
         here.forget_runs()
     here.twofold("init", ok=True)
-    here.sql("INSERT INTO account VALUES (1, 1, 'a')")
     here.start()
-    here.check()
+    ready(here)
+    here.sql("INSERT INTO account VALUES (1, 1, 'a')")
+    here.caught_up()
+    assert [seen.value["op"] for seen in here.read("account") if seen.key["id"] == 1] == ["c"]
 
 
 @pytest.mark.core
