@@ -275,6 +275,10 @@ def blocking(
     `holders` has the xid and gid of those that hold a lock now; `at_beginning` those that held one
     when the barrier began, None at its first check. Behind an earlier session's barrier (`resumed`)
     a prepared transaction that the stream has brought again is not waited for.
+
+    A restart of the server renames a prepared transaction: such a name begins with `-1/`. Which one
+    it was is not known, so all of them are waited for.
     """
-    waited_for = holders.keys() if at_beginning is None else holders.keys() & at_beginning
+    renamed = {name for name in holders if name.startswith("-1/")}
+    waited_for = holders.keys() if at_beginning is None else holders.keys() & at_beginning | renamed
     return frozenset(name for name in waited_for if not (resumed and holders[name] in delivered))

@@ -122,3 +122,11 @@ def test_the_barrier_waits_for_those_that_were_there_when_it_began() -> None:
     later = {"2/8": (70, "p"), "3/9": (0, "")}
     assert load_life.blocking(later, first, resumed=False, delivered=[(70, "p")]) == {"2/8"}
     assert load_life.blocking(later, first, resumed=True, delivered=[(70, "p")]) == frozenset()
+
+
+def test_the_barrier_knows_a_prepared_transaction_that_a_restart_of_the_server_renamed() -> None:
+    first = load_life.blocking({"3/4": (725, "p")}, None, resumed=False, delivered=())
+    renamed, resumed = {"-1/725": (725, "p")}, {"-1/725": (725, "p"), "3/4": (0, "")}
+    assert load_life.blocking(renamed, first, resumed=False, delivered=()) == {"-1/725"}
+    assert load_life.blocking(renamed, first, resumed=True, delivered=[(725, "p")]) == frozenset()
+    assert load_life.blocking(resumed, frozenset({"-1/725"}), resumed=False, delivered=()) == {"-1/725"}
