@@ -112,7 +112,8 @@ def _undecodable(slot: str, message: str) -> Refused:
 def is_failing_filter(error: psycopg.Error) -> bool:
     """Return whether a row filter of the publication fails on a row, such as by a division by zero.
 
-    Nothing else that the connector has the server compute can fail on the data.
+    Nothing else that the connector has the server compute can fail on the data, except for a key
+    that a load read before its type changed.
     """
     return (error.sqlstate or "").startswith("22") and error.sqlstate not in NOT_UTF8
 

@@ -91,6 +91,7 @@ _FILTER = """,
 # class and the collation of an index may be others than its column's: values that are equal to the
 # column's own are different in such an index, so only its order tells rows apart. The index of a
 # key WITHOUT OVERLAPS is a GiST, which orders nothing: there the types' own order tells rows apart.
+# The last key of a load has an enum's label, which may be renamed: the labels belong to the order.
 _KEYS = """,
        (SELECT jsonb_agg((
            SELECT jsonb_agg(jsonb_build_object(
@@ -99,7 +100,7 @@ _KEYS = """,
                       'collation', CASE WHEN e.coll <> a.attcollation THEN jsonb_build_array(f.nspname, l.collname) END,
                       'schema', coalesce(m.nspname, 'pg_catalog'), 'before', coalesce(before.oprname, '<'),
                       'behind', coalesce(behind.oprname, '>'), 'equal', coalesce(equal.oprname, '='),
-                      'identity', concat_ws(' ', a.attname, y.typname, m.nspname, behind.oprname, f.nspname, l.collname)) ORDER BY e.place)
+                      'identity', concat_ws(' ', a.attname, y.typname, m.nspname, behind.oprname, f.nspname, l.collname, labels.md5)) ORDER BY e.place)
              FROM unnest(i.indkey::smallint[], i.indclass::oid[], i.indcollation::oid[])
                   WITH ORDINALITY e(attnum, opclass, coll, place)
              JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum = e.attnum
@@ -128,6 +129,8 @@ _KEYS = """,
              LEFT JOIN pg_catalog.pg_namespace m ON m.oid = behind.oprnamespace
              LEFT JOIN pg_catalog.pg_collation l ON l.oid = e.coll
              LEFT JOIN pg_catalog.pg_namespace f ON f.oid = l.collnamespace
+             CROSS JOIN LATERAL (
+                  SELECT md5(string_agg(u.enumlabel, ',' ORDER BY u.enumsortorder)) FROM pg_catalog.pg_enum u WHERE u.enumtypid = base.oid) labels
             WHERE e.place <= i.indnkeyatts) ORDER BY i.indisprimary DESC, i.indexrelid)
           FROM pg_catalog.pg_index i
          WHERE i.indrelid = c.oid AND i.indisunique AND i.indexprs IS NULL AND i.indpred IS NULL) AS keys

@@ -28,7 +28,7 @@ from twofold.source.wal_end import reached
 from twofold_avro.shapes import TableShape
 from twofold_avro.types import copy_item
 from twofold_common.positions import Lsn, parse_lsn
-from twofold_common.table_names import sql_identifier, table_argument
+from twofold_common.table_names import reload_command, sql_identifier, table_argument
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 _HEADER_BYTES = len(_SIGNATURE) + 8
@@ -108,6 +108,7 @@ class TableCopier:
     def view(self) -> Iterator[CopyView]:
         """Open a snapshot and describe the table in it."""
         connection = self._connection
+        described: DescribedTable | None = None
         try:
             partitioned = connection.execute(_IS_PARTITIONED, (self._schema, self._table)).fetchone()
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -119,7 +120,7 @@ class TableCopier:
             described = describe(connection, self._publication, self._schema, self._table)
             yield CopyView(described, row[0], row[1], reached(parse_lsn(row[2]), row[3]))
         except psycopg.Error as error:
-            raise self._error(error) from error
+            raise self._error(error, described) from error
         finally:
             if not connection.closed:
                 # Reading writes WAL (hint bits, pruning), and the next chunk waits until the stream
@@ -166,12 +167,18 @@ class TableCopier:
         """Wait for every running transaction where locks do not suffice, as `locks` has it."""
         return wait_for_all(self._connection)
 
-    def _error(self, error: psycopg.Error) -> Exception:
+    def _error(self, error: psycopg.Error, described: DescribedTable | None) -> Exception:
         name = f"{self._schema}.{self._table}"
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return unreadable(self._conninfo, self._schema, self._table, error)
         if error.sqlstate in NOT_UTF8:
             return not_utf8(f"table {name}", error_text(error))
+        if described is not None and described.row_filter is None and is_failing_filter(error):
+            return Refused(
+                f"table {name} cannot be loaded: {error_text(error)} (PostgreSQL does not take the last key that was loaded: its type has changed)",
+                at_stake="the rows that the table has; nothing of the failed chunk was published",
+                repair=reload_command(self._schema, self._table),
+            )
         if is_failing_filter(error):
             return Refused(
                 f"table {name} cannot be loaded: {error_text(error)} (the row filter of publication {self._publication} fails on a row)",

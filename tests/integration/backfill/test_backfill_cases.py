@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -17,6 +18,9 @@ from fixtures.stack import Kafka
 from helpers.connector.topics import fold
 from helpers.reading import ask_registry
 from helpers.topic_changes import delete_records, delete_topic
+from twofold.errors import Refused
+from twofold.source.table_copier import TableCopier
+from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 ACCOUNT = "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)"
 KEYS = {
@@ -130,6 +134,41 @@ def test_the_key_is_recreated_in_another_order(connector: Maker, between: Betwee
     assert read == {(a, b) for a in range(1, 31) for b in range(1, 11)}
     assert len({s.key["k"] for s in here.read("word")}) == 300
     assert len({s.key["k"] for s in here.read("number") if s.key}) == 300
+
+
+def test_a_label_of_an_enum_in_the_key_is_renamed(connector: Maker, between: Between) -> None:
+    """The last key that was read is none any more: the table is read from the beginning."""
+    tables = {"tables": ["public.account", "public.felt"], "reload_up_to": 0}
+    here = connector(init=False, source=tables, backfill={"chunk_rows": 100})
+    here.sql(ACCOUNT, *TYPES, "CREATE TABLE felt (m mood, n int, PRIMARY KEY (m, n))")
+    here.sql("INSERT INTO felt SELECT 'aa', n FROM generate_series(1, 300) n")
+    here.initialise()
+    with here.carrying():
+        until_chunks(here, 1)
+        here.sql("ALTER TYPE mood RENAME VALUE 'aa' TO 'good'")
+        between.further(10_000)
+        ready(here)
+    assert {s.key["n"] for s in here.read("felt") if s.key["m"] == "good"} == {*range(1, 301)}
+
+
+def test_a_key_that_its_type_does_not_take_any_more(database: str) -> None:
+    """It is to be read again, so it stays in the load's place."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TYPE mood AS ENUM ('a')")
+        connection.execute("CREATE TABLE felt (m mood PRIMARY KEY)")
+        connection.execute("CREATE PUBLICATION p FOR TABLE felt")
+    column = ColumnShape("m", TypeShape(25, "pg_catalog", "text"), in_key=True, in_identity=True)
+    shape = TableShape(7, "public", "felt", (column,))
+
+    def read() -> None:
+        with closing(TableCopier(database, "p", "public", "felt")) as copier, copier.view() as view:
+            assert view.described
+            list(copier.rows(view.described, shape, among=[{"m": "gone"}]))
+
+    with pytest.raises(Refused) as refused:
+        read()
+    assert "filter" not in str(refused.value)
+    assert refused.value.repair == "twofold backfill start public.felt"
 
 
 @pytest.mark.parametrize("told", [False, True])
