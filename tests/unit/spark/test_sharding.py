@@ -201,6 +201,8 @@ def test_a_persons_restore_takes_rows_whose_number_stays(behind: list[tuple[int,
 class Places:
     """A reader that knows where each table is asked for."""
 
+    is_lasting = True
+
     def read_sharding(self) -> Sharding:
         return SHARDING
 
