@@ -30,6 +30,7 @@ class ConnectorOrigin:
     stream_id: str
     """The stream's id: made by init, kept for as long as the topics. Commit records have it too."""
     selection: str
+    """What decides which transactions the server sends."""
     last_up_to: Callable[[Lsn], Outcome | None]
     """Return the last outcome up to a position, which never goes back."""
 

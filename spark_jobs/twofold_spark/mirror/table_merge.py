@@ -240,14 +240,11 @@ def find_later_rows(ranges: Iterable[OffsetRange], positions: Mapping[int, int])
     for each in ranges:
         known = befores.get(each.partition, 0)
         befores[each.partition] = None if known is None or each.before is None else max(known, each.before)
-    return next(
-        (
-            (p, at, before)
-            for p, at in sorted(positions.items())
-            if (before := befores.get(p)) is not None and at >= before
-        ),
-        None,
-    )
+    for partition, at in sorted(positions.items()):
+        before = befores.get(partition)
+        if before is not None and at >= before:
+            return partition, at, before
+    return None
 
 
 def _made_again(table: MirrorTable, partition: int, position: int, before: int) -> TableRefused:

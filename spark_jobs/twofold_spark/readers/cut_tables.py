@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -81,7 +82,7 @@ class Tables(Mapping[str, DataFrame]):
         self._reader = reader
         self._of_group = of_group
         self._read_again = read
-        self._lasting: Tables | None = None
+        self._ending = ExitStack()
         self._others = cut.others
         self._parts = {prefix: part for prefix, part, _ in cut.parts}
         sharding = reader.read_sharding()
@@ -98,13 +99,14 @@ class Tables(Mapping[str, DataFrame]):
     def __enter__(self) -> Tables:
         if self._reader.is_lasting or self._read_again is None:
             return self
-        self._lasting = self._read_again(self._reader.pin())
-        return self._lasting
+        with ExitStack() as opened:
+            lasting = self._read_again(opened.enter_context(self._reader.pin()))
+            opened.callback(lasting._frames.clear)
+            self._ending = opened.pop_all()
+        return lasting
 
     def __exit__(self, *_: object) -> None:
-        if self._lasting is not None:
-            self._lasting._frames.clear()
-            self._lasting._reader.close()
+        self._ending.close()
 
     @property
     def cut(self) -> Cut:

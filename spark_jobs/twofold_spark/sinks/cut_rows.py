@@ -8,6 +8,7 @@ import datetime as dt
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
@@ -153,11 +154,8 @@ class VersionedReader:
     def __init__(self, own: VersionedTables) -> None:
         self._own = own
 
-    def pin(self) -> Self:
-        return self  # a cut names versions, which stay
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
+    def pin(self) -> AbstractContextManager[Self]:
+        return nullcontext(self)  # a cut names versions, which stay
 
     def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
         if not self._own.has(CUTS):

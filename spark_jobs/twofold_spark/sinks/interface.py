@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -129,11 +130,8 @@ class Reader(Protocol):
     def is_lasting(self) -> bool:
         """Whether tables that are read one after the other are of one cut."""
 
-    def pin(self) -> Reader:
-        """Return a reader for which the last cut and its tables stay as they are, until `close`."""
-
-    def close(self) -> None:
-        """Give up what `pin` has opened."""
+    def pin(self) -> AbstractContextManager[Reader]:
+        """Open a reader for which the last cut and its tables stay as they are."""
 
     def find_cut(self, limit: CutLimit = NO_LIMIT, *, first: bool = False) -> GlobalCut | None:
         """Return the last whole cut within the limit, or the first."""

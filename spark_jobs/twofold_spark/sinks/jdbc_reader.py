@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import DataFrame, SparkSession
@@ -43,22 +43,25 @@ class PinnedSnapshot:
     def __init__(self, spark: SparkSession, url: str) -> None:
         with own_transaction(spark, url) as run:
             tables = _list_readable(run)
-        connection = connect(spark, url)
-        self._connection = connection
-        self.is_open = True
+        self._connection = connect(spark, url)
+        self._is_open = True
         self._locked = {*tables}
-        with driver_errors():
-            connection.setAutoCommit(False)
-            run_statement(connection, f"SET TRANSACTION {_ONE_SNAPSHOT}")
+        try:
+            with driver_errors():
+                self._connection.setAutoCommit(False)
+            self.run(f"SET TRANSACTION {_ONE_SNAPSHOT}")
             if tables:
-                run_statement(connection, f"LOCK TABLE {', '.join(tables)} IN ACCESS SHARE MODE")
-            name = run_statement(connection, "SELECT pg_export_snapshot()")
+                self.run(f"LOCK TABLE {', '.join(tables)} IN ACCESS SHARE MODE")
+            name = self.run("SELECT pg_export_snapshot()")
+        except BaseException:
+            self.close()
+            raise
         join = f"SET TRANSACTION {_ONE_SNAPSHOT}; SET TRANSACTION SNAPSHOT '{name}'"
         # Without a fetch size Spark reads outside of a transaction.
         self.options = {"sessionInitStatement": join, "fetchsize": "10000"}
 
     def run(self, statement: str) -> str | None:
-        if not self.is_open:
+        if not self._is_open:
             raise UsageError(
                 "this cut is closed, and with it the snapshot that its tables are read in: call read_cut again"
             )
@@ -69,7 +72,7 @@ class PinnedSnapshot:
         return {*_list_readable(self.run)} <= self._locked
 
     def close(self) -> None:
-        self.is_open = False
+        self._is_open = False
         with suppress(Py4JJavaError, Py4JNetworkError):  # the server, or the JVM, has ended it
             self._connection.close()
 
@@ -78,7 +81,7 @@ def _list_readable(run: Run) -> list[str]:
     """List the mirror's tables that the user may read, quoted."""
     prefixes, of_group = read_sources(run)
     tables = []
-    for names in map(Names, ("", *prefixes) if of_group else ("",) if prefixes else ()):
+    for names in map(Names, ("", *(prefixes if of_group else ()))):
         if run(f"SELECT to_regclass({quote_literal(names.own('mirrored'))})::text") is not None:
             known = json.loads(run(f"SELECT coalesce(json_agg(name), '[]') FROM {names.own('mirrored')}") or "[]")
             tables += [names.table(MirrorTable.by_name(name)) for name in known]
@@ -105,18 +108,15 @@ class JdbcReader:
     def is_lasting(self) -> bool:
         return self._snapshot is not None
 
-    def pin(self) -> JdbcReader:
-        pinned = JdbcReader(self._spark, self._url)
-        snapshot = PinnedSnapshot(self._spark, self._url)
-        while not snapshot.has_locked_all():  # a table was made since they were listed
-            snapshot.close()
-            snapshot = PinnedSnapshot(self._spark, self._url)
-        pinned._snapshot = snapshot
-        return pinned
-
-    def close(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot.close()
+    @contextmanager
+    def pin(self) -> Iterator[JdbcReader]:
+        has_locked_all = False
+        while not has_locked_all:  # a table was made since they were listed
+            with closing(PinnedSnapshot(self._spark, self._url)) as snapshot:
+                if has_locked_all := snapshot.has_locked_all():
+                    pinned = JdbcReader(self._spark, self._url)
+                    pinned._snapshot = snapshot
+                    yield pinned
 
     @contextmanager
     def _transaction(self) -> Iterator[Run]:
@@ -145,7 +145,7 @@ class JdbcReader:
     def read_table(self, prefix: str, name: str, version: str) -> DataFrame:
         assert version == NOW
         options = self._snapshot.options if self._snapshot is not None else {}
-        return read_frame(self._spark, self._url, self._names(prefix).table(MirrorTable.by_name(name)), options)
+        return read_frame(self._spark, self._url, self._names(prefix).table(MirrorTable.by_name(name)), **options)
 
     def read_key(self, prefix: str, name: str) -> tuple[str, ...]:
         names = self._names(prefix)

@@ -13,24 +13,16 @@ import hashlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from twofold_common.table_names import quote_identifier, quote_literal
-from twofold_spark.errors import (
-    Refused,
-    ServerAway,
-    SetupError,
-    TableRefused,
-    describe_causes,
-    explain_away,
-)
+from twofold_spark.errors import Refused, ServerAway, SetupError, TableRefused, describe_causes, explain_away
 from twofold_spark.java_classes import java_class
 from twofold_spark.row_columns import OP, UNCHANGED
 from twofold_spark.sinks import column_changes
@@ -105,9 +97,7 @@ def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:
     return reader_or_writer.format("jdbc").options(**options).option("dbtable", table)
 
 
-def read_frame(
-    spark: SparkSession, url: str, table: str, options: Mapping[str, str] = MappingProxyType({})
-) -> DataFrame:
+def read_frame(spark: SparkSession, url: str, table: str, **options: str) -> DataFrame:
     return cast("DataFrame", configure_jdbc(spark.read.options(**options), url, table).load())
 
 
