@@ -129,7 +129,7 @@ def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(conn
 
 def test_a_restart_that_is_cancelled_before_its_truncate_leaves_a_stale_topic(connector: Maker) -> None:
     """Rows with the former key were passed over, because the load was to bring them."""
-    here = connector(init=False, source={"tables": ["public.account", "public.t"]})
+    here = connector(init=False, source={"tables": ["public.account", "public.t"]}, kafka={"partitions": 1})
     here.sql(ACCOUNT, "CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 0), (2, 0)")
     with initialised(here):
         here.caught_up()
