@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import fastavro
 
@@ -88,9 +88,11 @@ class Range:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedOutcome:
-    """A prepared transaction that was committed."""
+class PreparedOutcome(NamedTuple):
+    """A prepared transaction that was committed.
+
+    A tuple, because after a backlog a commit record names thousands of them.
+    """
 
     id: str
     xid: int
@@ -301,11 +303,9 @@ _INNER: Mapping[str, type[Any]] = {
 
 
 def _as_json(value: Any) -> Any:
-    """Return a record as JSON values.
-
-    Cached by kind, because after a backlog a commit record names thousands of prepared
-    transactions.
-    """
+    """Return a record as JSON values."""
+    if isinstance(value, PreparedOutcome):
+        return value._asdict()
     if isinstance(value, tuple):
         return [_as_json(item) for item in value]
     names = _field_names(type(value))

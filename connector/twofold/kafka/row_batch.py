@@ -100,8 +100,12 @@ class RowBatch:
     def add(self, other: RowBatch) -> None:
         """Append the other batch's records and bytes; the other batch must not be used any more."""
         for topic, theirs in other._topics.items():
+            if topic not in self._topics:
+                self._topics[topic] = theirs
+                continue
             for mine, records in zip(self.lists(topic, len(theirs)), theirs, strict=True):
-                mine.extend(records)
+                if records:
+                    mine.extend(records)
         self.bytes += other.bytes
 
     def clear(self) -> None:

@@ -27,8 +27,8 @@ _BEGIN = Struct(">xQqI")
 _COMMIT = Struct(">xBQQq")
 _TWO_PHASE = Struct(">QQqI")
 _BEGIN_PREPARE = Struct(">xQQqI")
-_PREPARE_OR_COMMIT = Struct(">xBQQqI")
-_ROLLBACK_PREPARED = Struct(">xBQQqqI")
+_PREPARE_OR_COMMIT = Struct(">xxQQqI")
+_ROLLBACK_PREPARED = Struct(">xxQQqqI")
 _U16 = Struct(">H")
 _U32 = Struct(">I")
 _TEXT, _NULL = ord("t"), ord("n")
@@ -157,13 +157,15 @@ def _decode_of_prepared(payload: bytes, form: Struct) -> m.Message | None:
     if form is _BEGIN_PREPARE:
         lsn, end_lsn, ts, xid = form.unpack_from(payload)
         return m.BeginPrepare(lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, gid))
-    flags, lsn, end_lsn, ts, *rolled_back, xid = form.unpack_from(payload)
-    if flags:
+    if payload[1]:  # flags
         return None
-    identity = PreparedIdentity(xid, gid)
-    if rolled_back:
-        return m.RollbackPrepared(lsn, end_lsn, ts + POSTGRES_EPOCH_US, rolled_back[0] + POSTGRES_EPOCH_US, identity)
-    return (m.Prepare if payload[0] == _PREPARE else m.CommitPrepared)(lsn, end_lsn, ts + POSTGRES_EPOCH_US, identity)
+    if form is _ROLLBACK_PREPARED:
+        lsn, end_lsn, ts, at, xid = form.unpack_from(payload)
+        times = ts + POSTGRES_EPOCH_US, at + POSTGRES_EPOCH_US
+        return m.RollbackPrepared(lsn, end_lsn, *times, PreparedIdentity(xid, gid))
+    lsn, end_lsn, ts, xid = form.unpack_from(payload)
+    kind = m.Prepare if payload[0] == _PREPARE else m.CommitPrepared
+    return kind(lsn, end_lsn, ts + POSTGRES_EPOCH_US, PreparedIdentity(xid, gid))
 
 
 _PREPARE = ord("P")

@@ -3,13 +3,16 @@
 Pure; compared with `==`. Every `*_lsn` is a record's start and every `*_end_lsn` its end, except
 `LogicalMessage.lsn` (see there). Times are microseconds since the Unix epoch. A message that can
 stand in a stream block has the xid of its *sub*transaction, and None outside a block.
+
+The messages that begin and end a transaction are tuples, which are made in a third of the time. So
+a Prepare equals the BeginPrepare of its transaction.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from twofold_avro.shapes import ReplicaIdentity
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -42,30 +45,26 @@ Value: TypeAlias = Text | Binary | Unchanged | None
 Row: TypeAlias = tuple[Value, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(NamedTuple):
     commit_lsn: Lsn
     commit_ts_us: int
     xid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(NamedTuple):
     commit_lsn: Lsn
     end_lsn: Lsn
     commit_ts_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class BeginPrepare:
+class BeginPrepare(NamedTuple):
     prepare_lsn: Lsn
     end_lsn: Lsn
     prepare_ts_us: int
     identity: PreparedIdentity
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(NamedTuple):
     """The end of the transaction that BeginPrepare began."""
 
     prepare_lsn: Lsn
@@ -74,8 +73,7 @@ class Prepare:
     identity: PreparedIdentity
 
 
-@dataclass(frozen=True, slots=True)
-class CommitPrepared:
+class CommitPrepared(NamedTuple):
     """The commit of a prepared transaction. It has no prepare position: its identity matches it."""
 
     commit_lsn: Lsn
@@ -84,8 +82,7 @@ class CommitPrepared:
     identity: PreparedIdentity
 
 
-@dataclass(frozen=True, slots=True)
-class RollbackPrepared:
+class RollbackPrepared(NamedTuple):
     """The rollback of a prepared transaction. It has its record's end, but no start."""
 
     prepare_end_lsn: Lsn

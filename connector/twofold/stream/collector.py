@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from twofold import gids
 from twofold.bridge.events import (
     CommitPreparedRead,
-    Event,
     MessageRead,
     Passed,
     PlainRead,
@@ -232,17 +231,12 @@ class Collector:
         match message:
             case m.Commit():
                 return self._commit(message, wal_start)
-            case m.Begin() if not self._open:
-                is_applied = self._is_applied(message.commit_lsn)
-                self._current = SourceTransaction(
-                    _committed(message), self._batch, self._tables, self._spool, message, _PIECE_BYTES, is_applied
-                )
+            case m.Begin() | m.BeginPrepare() if not self._open:
+                self._current = self._begin(message)
             case m.Prepare() | m.CommitPrepared() | m.RollbackPrepared():
                 return self._of_prepared(message, wal_start, ts_ms)
             case m.Begin() | m.BeginPrepare() | m.StreamStart() | m.StreamCommit() | m.StreamPrepare() if self._open:
                 raise self._unended(message)
-            case m.BeginPrepare():
-                self._current = SourceTransaction(self._info(message), RowBatch(), self._tables, self._spool, message)
             case m.StreamCommit():
                 self._order.check_outcome(message, wal_start, has_rows=self._streams.has_rows(message.xid))
                 return (*self._hand_over(), *self._stream_commit(message))
@@ -255,42 +249,50 @@ class Collector:
                 return self._within(message, wal_start, ts_ms)
         return ()
 
+    def _begin(self, message: m.Begin | m.BeginPrepare) -> SourceTransaction:
+        if isinstance(message, m.BeginPrepare):
+            return SourceTransaction(self._info(message), RowBatch(), self._tables, self._spool, message)
+        info, is_applied = _committed(message), self._is_applied(message.commit_lsn)
+        return SourceTransaction(info, self._batch, self._tables, self._spool, message, _PIECE_BYTES, is_applied)
+
     def _of_prepared(
         self, message: m.Prepare | m.CommitPrepared | m.RollbackPrepared, wal_start: int, ts_ms: int
-    ) -> Iterator[CollectedEvent]:
+    ) -> Iterable[CollectedEvent]:
         """Handle a PREPARE or an outcome: gathered if possible, else by an event of its own."""
         gathered = self._gathered
-        if not isinstance(message, m.Prepare):
-            if self._open:
-                raise self._unended(message)
-            self._order.check_outcome(message, wal_start)
-            self._tables.ddl.resolve(message.identity, committed=isinstance(message, m.CommitPrepared))
+        if isinstance(message, m.Prepare):
+            prepared = self._end_prepared(message, wal_start)
+            if prepared.ddl:
+                self._tables.ddl.prepare(message.identity, prepared.ddl)
+            if not self._may_keep(message, prepared):
+                return self._announce_now(prepared)
+            gathered.keep(prepared, ts_ms)
+            return ()
+        if self._open:
+            raise self._unended(message)
+        self._order.check_outcome(message, wal_start)
+        self._tables.ddl.resolve(message.identity, committed=isinstance(message, m.CommitPrepared))
+        if not gathered.keeps(message.identity):
+            return self._outcome(message)
+        if isinstance(message, m.RollbackPrepared):
+            gathered.roll_back(message)
+        elif (prepared := gathered.commit(message)).rows:
+            self._batch.add(prepared.batch)
+        return self._hand_over() if self._batch.bytes > _PIECE_BYTES else ()
+
+    def _announce_now(self, prepared: SourceTransaction) -> Iterator[CollectedEvent]:
+        yield from self._hand_over()
+        prepared.complete()
+        yield self._prepared(prepared)
+
+    def _outcome(self, message: m.CommitPrepared | m.RollbackPrepared) -> Iterator[CollectedEvent]:
+        """Yield the event of an announced transaction's outcome."""
+        yield from self._hand_over()
         match message:
-            case m.Prepare():
-                prepared = self._end_prepared(message, wal_start)
-                if prepared.ddl:
-                    self._tables.ddl.prepare(message.identity, prepared.ddl)
-                if self._may_keep(message, prepared):
-                    gathered.keep(prepared, ts_ms)
-                    return
-                yield from self._hand_over()
-                prepared.complete()
-                yield self._prepared(prepared)
-            case m.CommitPrepared(identity=identity) if gathered.keeps(identity):
-                if (prepared := gathered.commit(message)).rows:
-                    self._batch.add(prepared.batch)
-                if self._batch.bytes > _PIECE_BYTES:
-                    yield from self._hand_over()
-            case m.CommitPrepared():
-                yield from self._hand_over()
-                event: Event = CommitPreparedRead(message.identity, message.commit_lsn, message.end_lsn)
-                yield CollectedEvent(event, at_us=message.commit_ts_us)
-            case m.RollbackPrepared(identity=identity) if gathered.keeps(identity):
-                gathered.roll_back(message)
-            case m.RollbackPrepared():
-                yield from self._hand_over()
-                event = RollbackPreparedRead(message.identity, message.end_lsn)
-                yield CollectedEvent(event, at_us=message.rollback_ts_us)
+            case m.CommitPrepared(commit_lsn, end_lsn, at_us, identity):
+                yield CollectedEvent(CommitPreparedRead(identity, commit_lsn, end_lsn), at_us=at_us)
+            case m.RollbackPrepared(_, end_lsn, _, at_us, identity):
+                yield CollectedEvent(RollbackPreparedRead(identity, end_lsn), at_us=at_us)
 
     def _within(self, message: m.Message, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:
         """Handle a message that neither begins nor ends a transaction."""
@@ -313,7 +315,7 @@ class Collector:
             case _:
                 raise MalformedMessage(f"PostgreSQL sent {type(message).__name__} out of place", offset=0)
 
-    def _commit(self, message: m.Commit, wal_start: int) -> Iterator[CollectedEvent]:
+    def _commit(self, message: m.Commit, wal_start: int) -> Iterable[CollectedEvent]:
         """End a plain transaction.
 
         If a part of the transaction was handed over, hand over the rest now, alone: behind it the
@@ -330,10 +332,9 @@ class Collector:
         self._current = None
         if current.is_applied:
             self._passed = max(self._passed, message.end_lsn)
-            return
+            return ()
         self._gathered.add_plain(message, current.rows, current.ddl)
-        if current.handed_over:
-            yield from self._hand_over()
+        return self._hand_over() if current.handed_over else ()
 
     def _end_prepared(self, message: m.Prepare, wal_start: int) -> SourceTransaction:
         current = self._transaction(message)
@@ -397,8 +398,7 @@ class Collector:
     def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:
         streamed = self._streams.ended(message.identity.xid)
         streamed.end(self._info(message), message)
-        if streamed.ddl:
-            self._tables.ddl.prepare(message.identity, streamed.ddl)
+        self._tables.ddl.prepare(message.identity, streamed.ddl)
         return self._prepared(streamed)
 
     def _message(self, message: m.LogicalMessage, wal_start: int, ts_ms: int) -> Iterator[CollectedEvent]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from twofold.bridge.events import Event
@@ -30,7 +29,6 @@ from twofold.tables.table_version import TableVersion, TransactionInfo
 from twofold.tables.tables import Tables
 from twofold_avro.errors import MalformedRow
 from twofold_avro.records import PreparedOutcome
-from twofold_avro.transcode import TransactionHeader
 from twofold_avro.wire import HEADER_BYTES, partition_of
 from twofold_common.positions import Lsn, PreparedIdentity
 
@@ -45,45 +43,29 @@ _TRUNCATE_BYTES = 512
 """The approximate size of a truncate's record."""
 
 
-@dataclass(slots=True, eq=False)
 class SourceTransaction:
     """One transaction. The reading thread adds rows until it calls `complete`. Then the worker's
     thread reads the rows, piece by piece.
+
+    What most transactions never set has its first value in the class: one is made for each small
+    transaction.
     """
 
-    info: TransactionInfo
-    batch: RowBatch
-    """The rows that are not in the spool. Plain transactions share one batch."""
-    all_tables: Tables
-    spool: Spool
-    begun: m.Begin | m.BeginPrepare | None = None
-    """The message that began the transaction; None if the transaction is streamed."""
-    bytes_max: int = CHUNK_BYTES
-    """A batch that is larger is handed over, or spilled, at once."""
-    is_applied: bool = False
-    """Whether Kafka has the transaction."""
-    has_rows: bool = False
+    has_rows = False
     """Whether a row or a truncate was passed, because Kafka has the transaction."""
-    header: TransactionHeader = field(init=False)
-    is_prepared: bool = field(init=False)
-    tables: dict[TableVersion, None] = field(default_factory=dict)
-    event_topics: dict[str, None] = field(default_factory=dict)
-    """The topics of the transaction's events and logical messages."""
-    ddl: dict[int, DdlMessage] = field(default_factory=dict)
-    """The last DDL message of each table, by its oid."""
-    rows: int = 0
+    rows = 0
     """The number of changes."""
-    has_skipped: bool = False
+    has_skipped = False
     """Whether a row was skipped by a person's command."""
-    handed_over: bool = False
+    handed_over = False
     """Whether some of the transaction's rows have gone to the batch."""
     prepare: m.Prepare | m.StreamPrepare | None = None
     """The message that ended a prepared transaction, once read."""
-    read_ms: int = 0
+    read_ms = 0
     """The time when PREPARE was read, if the transaction is kept unannounced."""
-    records: int = 0
+    records = 0
     """The number of records in the spool."""
-    spooled_bytes: int = 0
+    spooled_bytes = 0
     provisional: tuple[TableVersion, ...] = ()
     """The tables whose shape was not committed when the transaction was complete. Their shapes must
     be committed before `batches`.
@@ -91,11 +73,40 @@ class SourceTransaction:
     topics: tuple[str, ...] = ()
     """All topics of the transaction, once complete."""
     spooled: SpooledRows | None = None
-    _unregistered: dict[TableVersion, tuple[int, str]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.header = self.info.header()
-        self.is_prepared = isinstance(self.begun, m.BeginPrepare)
+    def __init__(
+        self,
+        info: TransactionInfo,
+        batch: RowBatch,
+        all_tables: Tables,
+        spool: Spool,
+        begun: m.Begin | m.BeginPrepare | None = None,
+        bytes_max: int = CHUNK_BYTES,
+        is_applied: bool = False,
+    ) -> None:
+        """`batch`: the rows that are not in the spool. Plain transactions share one batch.
+
+        `begun`: the message that began the transaction; None if the transaction is streamed.
+
+        `bytes_max`: a batch that is larger is handed over, or spilled, at once.
+
+        `is_applied`: whether Kafka has the transaction.
+        """
+        self.info = info
+        self.batch = batch
+        self.all_tables = all_tables
+        self.spool = spool
+        self.begun = begun
+        self.bytes_max = bytes_max
+        self.is_applied = is_applied
+        self.header = info.header()
+        self.is_prepared = isinstance(begun, m.BeginPrepare)
+        self.tables: dict[TableVersion, None] = {}
+        self.event_topics: dict[str, None] = {}
+        """The topics of the transaction's events and logical messages."""
+        self.ddl: dict[int, DdlMessage] = {}
+        """The last DDL message of each table, by its oid."""
+        self._unregistered: dict[TableVersion, tuple[int, str]] = {}
 
     @property
     def identity(self) -> PreparedIdentity:
@@ -114,17 +125,10 @@ class SourceTransaction:
 
     def outcome(self, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
         """Return a prepared transaction's entry in its commit record."""
-        identity, parsed = self.identity, self.info.parsed
-        return PreparedOutcome(
-            id=self.downstream_id,
-            xid=identity.xid,
-            gid=identity.gid,
-            prepare_lsn=self.prepare_lsn,
-            commit_lsn=commit_lsn,
-            committed_at=at_us,
-            global_id=parsed.global_id,
-            branch=parsed.branch,
-        )
+        prepare, parsed = self.prepare, self.info.parsed
+        assert prepare is not None, "its PREPARE was read"
+        places = prepare.prepare_lsn, commit_lsn, at_us
+        return PreparedOutcome(self.downstream_id, *prepare.identity, *places, parsed.global_id, parsed.branch)
 
     def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
         """Encode this row and the table's rows behind it; return the index of the next message."""

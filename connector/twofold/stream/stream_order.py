@@ -133,8 +133,7 @@ class StreamOrder:
 
     def check_prepare(self, message: m.Prepare | m.StreamPrepare, begun: m.BeginPrepare | None, wal_start: int) -> None:
         """Check the end of a prepared transaction against its begin message, if there was one."""
-        ended = (message.prepare_lsn, message.end_lsn, message.prepare_ts_us, message.identity)
-        if begun is not None and ended != (begun.prepare_lsn, begun.end_lsn, begun.prepare_ts_us, begun.identity):
+        if begun is not None and message != tuple(begun):
             raise _malformed(message, "it contradicts the BeginPrepare of its transaction")
         if not message.prepare_lsn < message.end_lsn:
             raise _malformed(message, f"it ends at {format_lsn(message.end_lsn)}, where it does not begin before")

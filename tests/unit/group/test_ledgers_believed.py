@@ -89,7 +89,7 @@ def test_other_prefixes_are_not_believed_and_garbage_is_named(monkeypatch: pytes
 
 FORMER = replace(ENTRY, gid="again", prepare_lsn=100, xid=2)
 LATER = replace(FORMER, prepare_lsn=200, xid=4, state="open")
-FORMER_COMMIT = replace(COMMIT, prepared=(replace(COMMIT.prepared[0], gid="again", prepare_lsn=100, xid=2),))
+FORMER_COMMIT = replace(COMMIT, prepared=(COMMIT.prepared[0]._replace(gid="again", prepare_lsn=100, xid=2),))
 
 
 @pytest.mark.parametrize(
