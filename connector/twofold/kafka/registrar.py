@@ -132,8 +132,8 @@ class Registrar:
     def register_key(self, key: str | None, topic: str) -> int | None:
         return self._ask(lambda: self._subjects.register_key(key, topic))
 
-    def register_envelope(self, shape: TableShape, topic: str) -> int:
-        return self._ask(lambda: self._subjects.register_envelope(shape, topic))
+    def register_envelope(self, shape: TableShape, topic: str, pin: Pin | None) -> int:
+        return self._ask(lambda: self._subjects.register_envelope(shape, topic, pin))
 
     @contextlib.contextmanager
     def knowing_versions(self, topics: Iterable[str]) -> Iterator[None]:

@@ -86,6 +86,9 @@ class Registry:
         known = self._ids.get((subject, schema))
         if known is None:
             known = int(self._ask(subject, f"{subject_path(subject)}/versions", _body(schema))["id"])
+            other = full_name(self._schemas.get(known, schema))
+            if other != full_name(schema):
+                raise _id_given_again(known, subject, other)
             self._ids[subject, schema] = known
             self._schemas[known] = schema
         return known
@@ -102,9 +105,9 @@ class Registry:
             self._schemas[known] = schema
         return known
 
-    def schema(self, schema_id: int) -> str:
-        """Return the schema of an id as JSON; an id that is known is not asked for."""
-        if schema_id not in self._schemas:
+    def schema(self, schema_id: int, *, again: bool = False) -> str:
+        """Return the schema of an id as JSON; an id that is known is asked for only `again`."""
+        if again or schema_id not in self._schemas:
             self._schemas[schema_id] = str(self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}")["schema"])
         return self._schemas[schema_id]
 
@@ -200,6 +203,24 @@ class Registry:
             at_stake="rows written with it could not be read; none was written",
             repair="report this with the table's definition: Twofold made a schema that the registry cannot parse",
         )
+
+
+def full_name(schema: str) -> str:
+    """Return the full name of a record; of other schemas, words in its place."""
+    try:
+        found = json.loads(schema)
+    except ValueError:  # not Avro
+        found = None
+    parts = (found.get("namespace"), found.get("name")) if isinstance(found, dict) else ()
+    return ".".join(map(str, filter(None, parts))) or "another schema"
+
+
+def _id_given_again(schema_id: int, subject: str, other: str) -> Refused:
+    return Refused(
+        f"the registry has the new schema of {subject} as id {schema_id}; it was {other}",
+        at_stake="rows with this id are in Kafka: readers would read them by the new schema",
+        repair="restore the registry with its former ids, then restart: it was set back while the connector ran",
+    )
 
 
 def _body(schema: str) -> bytes:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from twofold.errors import Refused, SetupError, TwofoldError
-from twofold.kafka.schema_registry import NotRegistered, Registry, key_subject, value_subject
+from twofold.kafka.schema_registry import NotRegistered, Registry, full_name, key_subject, value_subject
 from twofold_avro.comments import read_comments, with_comments
 from twofold_avro.names import namespace_of
 from twofold_avro.records import Pin
@@ -97,16 +97,17 @@ class Subjects:
         versions = self._registry.versions(value_subject(topic)) if known is None else known
         return versions[-1] if versions else None
 
-    def _pinned_envelope(self, pin: Pin, schema_id: int) -> str:
+    def _pinned_envelope(self, pin: Pin, schema_id: int, *, again: bool = False) -> str:
         """Return the envelope of the table's last rows.
 
-        Refused: the registry has lost it, or has given its id to another schema.
+        Refused: the registry has lost it, or has given its id to another schema. `again`: it may
+        have lost what it said before.
         """
         try:
-            envelope = self._registry.schema(schema_id)
+            envelope = self._registry.schema(schema_id, again=again)
         except NotRegistered as error:
             raise _envelope_id_changed(pin, "no schema") from error
-        name = _full_name(envelope)
+        name = full_name(envelope)
         if name != f"{namespace_of(self._prefix, pin.schema, pin.table)}.Envelope":
             raise _envelope_id_changed(pin, name)
         return envelope
@@ -146,13 +147,18 @@ class Subjects:
         """Register the key's schema and return its id; None without a key."""
         return None if key is None else self._registry.register(key_subject(topic), key)
 
-    def register_envelope(self, shape: TableShape, topic: str) -> int:
+    def register_envelope(self, shape: TableShape, topic: str, pin: Pin | None = None) -> int:
         """Register the envelope's schema after comparing it with every version.
 
         Rows of each version may lie in the topic, and a dropped column may come back with another
         type. A comment stops nothing: if the registry does not take it, rows are written with a
         version that differs in comments alone.
+
+        A registry that was restored from a backup would give the last version's id again, and the
+        rows that have it another schema. So the last version must be there.
         """
+        if pin is not None and pin.value_schema_id is not None:
+            self._pinned_envelope(pin, pin.value_schema_id, again=True)
         subject, text = value_subject(topic), self._envelope(shape)
         new = json.loads(text)
         known_versions = self._versions.pop(topic, None)
@@ -240,17 +246,6 @@ def readable_rows(shape: TableShape, topic: str, hidden: dict[str, str]) -> tupl
 @cache
 def _optional_columns(envelope: str) -> frozenset[str]:
     return optional_columns(json.loads(envelope))
-
-
-@cache
-def _full_name(schema: str) -> str:
-    """Return the full name of a record; of other schemas, words in its place."""
-    try:
-        found = json.loads(schema)
-    except ValueError:  # not Avro
-        found = None
-    parts = (found.get("namespace"), found.get("name")) if isinstance(found, dict) else ()
-    return ".".join(map(str, filter(None, parts))) or "another schema"
 
 
 def _envelope_id_changed(pin: Pin, found: str) -> Refused:

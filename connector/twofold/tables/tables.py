@@ -343,7 +343,7 @@ class Tables:
         if pin is not None and pin.key_schema_id != key_id:
             raise key_id_changed(shape, pin.key_schema_id, key_id)
         if value_id is None:
-            value_id = registrar.register_envelope(shape, topic)
+            value_id = registrar.register_envelope(shape, topic, pin)
         table.partitions = made.partitions
         ids = table.ids = key_id or 0, value_id
         table.plan = self._plans.make(shape, made.partitions, *ids)

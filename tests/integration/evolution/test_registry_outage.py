@@ -4,8 +4,10 @@ nothing is lost, and all is there when it is back. Answers get lost: nobody wait
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from helpers.security.guards import Door
 from twofold.errors import Unreachable
 from twofold.inspect.status_report import backfills, read_progress
 from twofold.kafka.schema_registry import Registry
+from twofold.stack import RegistryServer
 
 
 @pytest.fixture
@@ -101,3 +104,34 @@ def test_rows_of_a_table_in_backfill_ask_for_no_schema(connector: Maker, door: D
     assert [line for line in requests if line.startswith(b"POST") and b"account-value/versions" in line]
     asked = [line for line in requests if line.startswith(b"GET") and b"/schemas/ids/" in line]
     assert not asked, "that of the pinned schema was asked for ahead of the first row"
+
+
+@pytest.mark.parametrize("changed", ["account (id, version) VALUES (5, 1)", "other (id) VALUES (5)"])
+def test_a_registry_that_is_set_back_while_the_connector_runs_is_refused(
+    connector: Maker, own_registry: Callable[[], RegistryServer], tmp_path: Path, changed: str
+) -> None:
+    """It gives the ids of schemas that it has lost again, to the same table's next version or to
+    another table's, and rows with these ids are in Kafka.
+    """
+    registry = own_registry()
+    here = connector(registry_server=registry, init=False, source={"tables": ["public.account", "public.other"]})
+    here.sql(SCHEMA, "CREATE TABLE other (id int PRIMARY KEY)")
+    here.initialise()
+    run = here.start()
+    here.sql("INSERT INTO account VALUES (1, 1, 'x')", "INSERT INTO other VALUES (1)")
+    here.caught_up()
+    registry.stop()
+    shutil.copytree(registry.folder, tmp_path / "backup")
+    registry.start()
+    here.sql("ALTER TABLE account ADD COLUMN more int", "INSERT INTO account VALUES (2, 1, 'y', 3)")
+    tail = here.tail("account")
+    assert tail.wait_for(has(2))
+    registry.stop()
+    shutil.rmtree(registry.folder)
+    shutil.copytree(tmp_path / "backup", registry.folder)
+    registry.start()
+    here.sql(f"ALTER TABLE {changed.split()[0]} ADD COLUMN later text", f"INSERT INTO {changed}")
+    run.wait_for("readers would read them by")
+    assert "restore the registry with its former ids" in run.said()
+    tail.to_end()
+    assert not [seen for seen in tail.seen if has(5)(seen)]

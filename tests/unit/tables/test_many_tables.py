@@ -114,9 +114,9 @@ def test_what_a_subject_has_counts_for_one_registration_only() -> None:
     shape = Catalog().shape(relation(0))
     with registrar.knowing_versions([topic]):
         registrar.like_before(shape, topic, None)
-        registrar.register_envelope(shape, topic)
+        registrar.register_envelope(shape, topic, None)
         assert registry.asked[asked] == 1
-        registrar.register_envelope(shape, topic)
+        registrar.register_envelope(shape, topic, None)
         assert registry.asked[asked] == 2
     with registrar.knowing_versions([topic]):
         pass
