@@ -130,7 +130,7 @@ def test_a_registry_that_is_set_back_while_the_connector_runs_is_refused(
     shutil.rmtree(registry.folder)
     shutil.copytree(tmp_path / "backup", registry.folder)
     registry.start()
-    here.sql(f"ALTER TABLE {changed.split()[0]} ADD COLUMN later text", f"INSERT INTO {changed}")
+    here.sql(f"ALTER TABLE {changed.split(maxsplit=1)[0]} ADD COLUMN later text", f"INSERT INTO {changed}")
     run.wait_for("readers would read them by")
     assert "restore the registry with its former ids" in run.said()
     tail.to_end()

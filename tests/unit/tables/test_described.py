@@ -92,7 +92,7 @@ class Registry:
     def known_id(self, subject: str, text: str) -> int | None:
         return self.subjects.get(subject, {}).get(text)
 
-    def schema(self, number: int, *, again: bool = False) -> str:  # noqa: ARG002  (it remembers nothing)
+    def schema(self, number: int, *, again: bool = False) -> str:
         for versions in self.subjects.values():
             for text, known in versions.items():
                 if known == number:
