@@ -80,7 +80,7 @@ CONNECTOR: Mapping[str, Walls] = {
         },
     ),
     "doctor": Walls(
-        {"config", "errors", "gids", "group", "inspect", "kafka", "row_path", "run", "source", "tables"},
+        {"config", "errors", "gids", "group", "inspect", "kafka", "outbox", "row_path", "run", "source", "tables"},
         {"confluent_kafka", "psycopg", "twofold_avro", "twofold_common"},
     ),
     "stack": Walls({"errors"}, {"confluent_kafka", "psycopg", "twofold_common"}),

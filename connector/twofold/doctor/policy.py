@@ -11,6 +11,7 @@ from twofold.errors import Refused, SetupError, Unreachable
 from twofold.inspect.status_report import read_progress
 from twofold.kafka.kafka_settings import open_registry
 from twofold.kafka.subjects import Subjects, readable_rows
+from twofold.outbox.outbox import require_shown
 from twofold.source.catalog import Catalog
 from twofold.source.messages import Relation
 from twofold.tables.column_policy import ColumnPolicy
@@ -43,13 +44,14 @@ def _examine_tables(
     rules = DataPolicy(config)
     policy = ColumnPolicy(rules, catalog, config.publication)
     subjects = Subjects(open_registry(config), config.prefix, rules.require_rules)
-    outboxes = {rule.name for rule in config.outbox}
+    outboxes = {rule.name: rule for rule in config.outbox}
     for relation in published:
-        if (relation.schema, relation.table) in outboxes:
-            continue
         topic = topic_of(config.prefix, relation.schema, relation.table)
         try:
             shape, _ = policy.hide(catalog.shape(relation), relation, topic, pins)
+            if outbox := outboxes.get((relation.schema, relation.table)):
+                require_shown(outbox, shape)
+                continue
             subjects.like_before(shape, topic, pins.get(topic))
             for former, pin in former_pins(pins, topic, shape.oid):
                 subjects.require_former_rules(shape, former, pin)

@@ -52,12 +52,7 @@ class OutboxTable:
         self.is_avro = rule.payload_encoding == "avro"
         """Whether the registry's schemas encode the payloads."""
         self._headers = [(name, self._place("header_columns", name)) for name in rule.header_columns]
-        if hidden := sorted(self._used & shape.policy.keys()):
-            raise Refused(
-                f"the outbox {self.name} uses columns that the data policy hides: {', '.join(hidden)}",
-                at_stake="their values would be readable in the events; nothing was written",
-                repair='put a rule with action = "keep" for them before the others in [[policy.columns]], or name other columns in [[outbox]]',
-            )
+        require_shown(rule, shape)
         if self._bytes[self._topic]:
             raise Refused(
                 f"the outbox {self.name} has bytes in {rule.topic_column}, the column that names the topic",
@@ -94,11 +89,6 @@ class OutboxTable:
         headers = tuple([(header, self._value(row, place)) for header, place in self._headers])
         return OutboxEvent(topic, self._value(row, self._key), self._value(row, self._payload), headers)
 
-    @property
-    def _used(self) -> set[str]:
-        rule = self._rule
-        return {rule.topic_column, rule.key_column, rule.payload_column, *rule.header_columns}
-
     def _place(self, setting: str, name: str) -> int:
         if name in self._columns:
             return self._columns.index(name)
@@ -112,6 +102,17 @@ class OutboxTable:
         """Return a value as an event has it: a bytea's bytes, PostgreSQL's text of all others."""
         text = row[place]
         return bytes.fromhex(text[2:].decode("ascii")) if text is not None and self._bytes[place] else text
+
+
+def require_shown(rule: OutboxRule, shape: TableShape) -> None:
+    """Refuse an outbox whose events would have values that the data policy hides."""
+    used = {rule.topic_column, rule.key_column, rule.payload_column, *rule.header_columns}
+    if hidden := sorted(used & shape.policy.keys()):
+        raise Refused(
+            f"the outbox {shape.schema}.{shape.table} uses columns that the data policy hides: {', '.join(hidden)}",
+            at_stake="their values would be readable in the events; nothing was written",
+            repair='put a rule with action = "keep" for them before the others in [[policy.columns]], or name other columns in [[outbox]]',
+        )
 
 
 class OutboxMessages:

@@ -174,10 +174,10 @@ class Tables:
         message. The description of a transaction in progress counts for that transaction alone.
         """
         assert self.owner.check()
-        if self.events.is_outbox(relation):
-            return DescribedVersion(self._outbox(relation), self._versions.count())
-        topic = self.pins.topic_of(relation)
         shape = self._shape(relation, described, committed=committed)
+        if self.events.is_outbox(relation):
+            return DescribedVersion(self._outbox(shape), self._versions.count())
+        topic = self.pins.topic_of(relation)
         shape = self._registrar.like_before(shape, topic, self.pins.find(topic))
         for former, pin in self.pins.former(topic, relation.oid):
             self._registrar.require_former_rules(shape, former, pin)
@@ -275,8 +275,8 @@ class Tables:
         pin = self.pins.find(topic)
         return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape)
 
-    def _outbox(self, relation: m.Relation) -> TableVersion:
-        table = self._make_void(self._catalog.shape(relation))
+    def _outbox(self, shape: TableShape) -> TableVersion:
+        table = self._make_void(shape)
         table.outbox = self.events.table(table.shape)
         table.ids = 0, 0  # it has no schemas that could be registered
         return table

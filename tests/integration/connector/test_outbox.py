@@ -217,3 +217,19 @@ def test_outbox_tables_that_are_not_ready_are_named_by_init_and_doctor(connector
     configure(here)
     assert (done := here.init()).returncode == 0, done.stderr
     assert "outbox_topic_null" in doctor(here)
+
+
+def test_an_outbox_whose_columns_the_policy_hides_is_refused_with_a_repair_that_works(connector: Maker) -> None:
+    here = made(connector)
+    here.sql("INSERT INTO outbox (aggregatetype, payload) VALUES ('order', '{}')")
+    hides = {"column": "public.outbox.payload", "action": "null"}
+    here.configure({"policy": {"columns": [hides]}})
+    configure(here)
+    assert "policy" in doctor(here)
+    assert "the outbox public.outbox uses columns that the data policy hides: payload" in str(here.refusal())
+    here.configure({"policy": {"columns": [{**hides, "action": "keep"}, hides]}})
+    configure(here)
+    assert "policy" not in doctor(here)
+    with here.carrying():
+        here.caught_up()
+    assert [event.value for event in visible(here)[0]] == ["{}"]
