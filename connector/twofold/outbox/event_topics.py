@@ -36,6 +36,9 @@ class EventTopics:
     def __init__(self, rules: Iterable[OutboxRule], prefix: str, *, partitions: int, registrar: Registrar) -> None:
         rules = tuple(rules)
         self._rules = {rule.name: rule for rule in rules if rule.name is not None}
+        self._tables: dict[int, OutboxRule] = {}
+        """The tables that have or had the rules' names, by oid: a renamed one stays the outbox
+        until another table has its name."""
         self._messages = OutboxMessages([rule.messages for rule in rules if rule.messages], prefix)
         self._prefix = prefix
         self._partitions = partitions
@@ -46,19 +49,34 @@ class EventTopics:
         self._told: set[str] = set()
 
     def is_outbox(self, relation: Relation) -> bool:
-        return (relation.schema, relation.table) in self._rules
+        """Whether the table's inserts are events, under this name or another one."""
+        return (relation.schema, relation.table) in self._rules or relation.oid in self._tables
+
+    def other_name(self, relation: Relation) -> tuple[str, str] | None:
+        """Return the name that the rule has for a table which is an outbox by its oid alone."""
+        named = (relation.schema, relation.table) in self._rules
+        return None if named or relation.oid not in self._tables else self._tables[relation.oid].name
+
+    def note_names(self, relations: Iterable[Relation | TableShape]) -> None:
+        """Note which tables have the rules' names: these are the outboxes under other names too."""
+        for each in relations:
+            if rule := self._rules.get((each.schema, each.table)):
+                others = {oid: other for oid, other in self._tables.items() if other is not rule}
+                self._tables = {**others, each.oid: rule}
 
     def require_published(self, published: Iterable[Relation], publication: str) -> None:
         """Refuse an outbox whose table the stream leaves out."""
         for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
             statement = f"ALTER PUBLICATION {sql_identifier(publication)} ADD TABLE {sql_identifier(schema, table)}"
             raise SetupError(
-                f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}"
+                f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}; if it was renamed, correct its name in [[outbox]]"
             )
 
     def table(self, shape: TableShape) -> OutboxTable:
         """Return a version of an outbox table."""
-        return OutboxTable(self._rules[shape.schema, shape.table], shape, self._prefix)
+        self.note_names([shape])
+        rule = self._rules.get((shape.schema, shape.table)) or self._tables[shape.oid]
+        return OutboxTable(rule, shape, self._prefix)
 
     def row_event(self, table: OutboxTable, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
         """Return a row's event, after making its topic; None for an update or a delete."""

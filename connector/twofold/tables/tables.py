@@ -98,6 +98,7 @@ class Tables:
         table is one like others again.
         """
         published = tuple(published)
+        self.events.note_names(published)
         outboxes = self.pins.topics_of(each for each in published if self.events.is_outbox(each))
         for topic in outboxes & self.pins.all.keys():
             if not self.pins[topic].is_passed_over:
@@ -119,6 +120,7 @@ class Tables:
         """
         assert self.owner.check()
         relations = tuple(relations)
+        self.events.note_names(relations)
         for relation in filter(self.events.is_outbox, relations):
             self.describe(relation)  # refused if it lacks a column
         relations = tuple(each for each in relations if not self.events.is_outbox(each))
@@ -175,7 +177,7 @@ class Tables:
         """
         assert self.owner.check()
         shape = self._shape(relation, described, committed=committed)
-        if self.events.is_outbox(relation):
+        if self._is_outbox(relation):
             return DescribedVersion(self._outbox(shape), self._versions.count())
         topic = self.pins.topic_of(relation)
         shape = self._registrar.like_before(shape, topic, self.pins.find(topic))
@@ -274,6 +276,15 @@ class Tables:
         """
         pin = self.pins.find(topic)
         return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape)
+
+    def _is_outbox(self, relation: m.Relation) -> bool:
+        """Whether the table's inserts are events; under a name without a rule only if no other
+        table has the rule's name now.
+        """
+        named = self.events.other_name(relation)
+        if named and (now := self._catalog.published(self._config.publication, *named)):
+            self.events.note_names([now])
+        return self.events.is_outbox(relation)
 
     def _outbox(self, shape: TableShape) -> TableVersion:
         table = self._make_void(shape)

@@ -233,3 +233,38 @@ def test_an_outbox_whose_columns_the_policy_hides_is_refused_with_a_repair_that_
     with here.carrying():
         here.caught_up()
     assert [event.value for event in visible(here)[0]] == ["{}"]
+
+
+EVENT = "INSERT INTO {} (aggregatetype, payload) VALUES ('order', '{}')"
+
+
+def test_an_outbox_that_is_renamed_loses_no_event(connector: Maker) -> None:
+    here = made(connector)
+    with here.carrying():
+        here.sql(EVENT.format("outbox", 1))
+        here.caught_up()
+        here.sql("ALTER TABLE outbox RENAME TO events", EVENT.format("events", 2))
+        here.caught_up()
+    here.sql(EVENT.format("events", 3), "ALTER TABLE events RENAME TO sent_events", EVENT.format("sent_events", 4))
+    here.file.write_text(here.file.read_text().replace('table = "public.outbox"', 'table = "public.sent_events"'))
+    with here.carrying():
+        here.sql(EVENT.format("sent_events", 5))
+        here.caught_up()
+    assert sorted(each.value for each in visible(here)[0]) == ["1", "2", "3", "4", "5"]
+    assert not [topic for topic in here.reader.topics(here.prefix) if "events" in topic.rpartition(".")[2]]
+
+
+def test_an_outbox_whose_name_another_table_gets_is_none_any_more(connector: Maker) -> None:
+    here = made(connector)
+    with here.carrying():
+        here.sql(EVENT.format("outbox", 1))
+        here.caught_up()
+        here.sql(
+            "BEGIN; ALTER TABLE outbox RENAME TO outbox_old; CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL);"
+            f" ALTER PUBLICATION {here.prefix} ADD TABLE outbox; COMMIT",
+            EVENT.format("outbox_old", 2),
+            EVENT.format("outbox", 3),
+        )
+        here.caught_up()
+    assert sorted(each.value for each in visible(here)[0]) == ["1", "3"]
+    assert "2" in [row.value["after"]["payload"] for row in here.read("outbox_old") if row.value]
