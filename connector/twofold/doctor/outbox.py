@@ -17,6 +17,12 @@ SELECT FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s AND a.attname = %s AND NOT a.attnotnull
 """
+_BY_PARTITIONS = """
+SELECT FROM pg_catalog.pg_class c
+  JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_catalog.pg_publication p ON p.pubname = %s AND NOT p.pubviaroot
+ WHERE n.nspname = %s AND c.relname = %s AND c.relkind = 'p'
+"""
 
 
 def examine(config: Config, connection: PlainConnection, published: Iterable[Relation]) -> Iterator[Finding]:
@@ -32,11 +38,14 @@ def _examine_table(
 ) -> Iterator[Finding]:
     table = sql_identifier(*name)
     if columns is None:
+        publication = sql_identifier(config.publication)
+        by_partitions = connection.execute(_BY_PARTITIONS, (config.publication, *name)).fetchone() is not None
+        how = "SET (publish_via_partition_root = true)" if by_partitions else f"ADD TABLE {table}"
         yield _finding.must(
             "outbox_unpublished",
             f"the outbox {rule.table} is not in publication {config.publication}",
             "its events are not sent, and twofold run refuses",
-            f"ALTER PUBLICATION {sql_identifier(config.publication)} ADD TABLE {table};",
+            f"ALTER PUBLICATION {publication} {how};",
         )
         return
     named = [rule.topic_column, rule.key_column, rule.payload_column, *rule.header_columns]

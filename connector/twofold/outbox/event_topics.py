@@ -69,7 +69,7 @@ class EventTopics:
         for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
             statement = f"ALTER PUBLICATION {sql_identifier(publication)} ADD TABLE {sql_identifier(schema, table)}"
             raise SetupError(
-                f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}; if it was renamed, correct its name in [[outbox]]"
+                f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}; if it was renamed, correct its name in [[outbox]]; if it is partitioned: ALTER PUBLICATION {sql_identifier(publication)} SET (publish_via_partition_root = true)"
             )
 
     def table(self, shape: TableShape) -> OutboxTable:

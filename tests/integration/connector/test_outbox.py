@@ -268,3 +268,26 @@ def test_an_outbox_whose_name_another_table_gets_is_none_any_more(connector: Mak
         here.caught_up()
     assert sorted(each.value for each in visible(here)[0]) == ["1", "3"]
     assert "2" in [row.value["after"]["payload"] for row in here.read("outbox_old") if row.value]
+
+
+def test_a_partitioned_outbox_is_refused_until_it_is_published_via_its_root(connector: Maker) -> None:
+    here = connector(init=False)
+    here.sql(
+        SCHEMA,
+        "DROP TABLE outbox",
+        "CREATE TABLE outbox (id int, aggregatetype text NOT NULL, aggregateid text, type text, payload jsonb)"
+        " PARTITION BY LIST (type)",
+        "CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT",
+    )
+    configure(here, tables=["public.account", "public.outbox"])
+    done = here.init()
+    assert done.returncode == 3
+    repair = f'ALTER PUBLICATION "{here.prefix}" SET (publish_via_partition_root = true)'
+    assert repair in done.stderr
+    assert repair in here.twofold("doctor", "--json").stdout.replace('\\"', '"')
+    here.sql(repair)
+    assert (done := here.init()).returncode == 0, done.stderr
+    with here.carrying():
+        here.sql(EVENT.format("outbox", 1))
+        here.caught_up()
+    assert [each.value for each in visible(here)[0]] == ["1"]
