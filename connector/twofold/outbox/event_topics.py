@@ -65,8 +65,11 @@ class EventTopics:
                 self._tables = {**others, each.oid: rule}
 
     def require_published(self, published: Iterable[Relation], publication: str) -> None:
-        """Refuse an outbox whose table the stream leaves out."""
-        for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
+        """Note the outboxes; refuse one whose table the stream leaves out."""
+        published = tuple(published)
+        self.note_names(published)
+        found = {self._tables[each.oid].name for each in published if each.oid in self._tables}
+        for schema, table in self._rules.keys() - found:
             statement = f"ALTER PUBLICATION {sql_identifier(publication)} ADD TABLE {sql_identifier(schema, table)}"
             raise SetupError(
                 f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}; if it was renamed, correct its name in [[outbox]]; if it is partitioned: ALTER PUBLICATION {sql_identifier(publication)} SET (publish_via_partition_root = true)"

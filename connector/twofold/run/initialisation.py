@@ -186,7 +186,6 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         published = published_tables(config.conninfo, config.publication)
         if idle := tables.policy.idle_rules(published):
             raise _idle_rules(idle, config.publication)
-        tables.events.require_published(published, config.publication)
         tables.announce(published)
         # Before the slot: the first run notices what changes from here on, and no row is taken for
         # a later one.

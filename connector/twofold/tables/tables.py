@@ -98,7 +98,6 @@ class Tables:
         table is one like others again.
         """
         published = tuple(published)
-        self.events.note_names(published)
         outboxes = self.pins.topics_of(each for each in published if self.events.is_outbox(each))
         for topic in outboxes & self.pins.all.keys():
             if not self.pins[topic].is_passed_over:
@@ -120,7 +119,7 @@ class Tables:
         """
         assert self.owner.check()
         relations = tuple(relations)
-        self.events.note_names(relations)
+        self.events.require_published(relations, self._config.publication)
         for relation in filter(self.events.is_outbox, relations):
             self.describe(relation)  # refused if it lacks a column
         relations = tuple(each for each in relations if not self.events.is_outbox(each))

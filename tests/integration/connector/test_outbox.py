@@ -291,3 +291,15 @@ def test_a_partitioned_outbox_is_refused_until_it_is_published_via_its_root(conn
         here.sql(EVENT.format("outbox", 1))
         here.caught_up()
     assert [each.value for each in visible(here)[0]] == ["1"]
+
+
+def test_an_outbox_that_leaves_the_publication_ends_the_run(connector: Maker) -> None:
+    here = made(connector, backfill={"notice": 0.2})
+    run = here.start()
+    here.sql(f"ALTER PUBLICATION {here.prefix} DROP TABLE outbox")
+    assert run.ended() == 3
+    assert f'ALTER PUBLICATION "{here.prefix}" ADD TABLE "public"."outbox"' in run.said()
+    here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE outbox", EVENT.format("outbox", 1))
+    here.start()
+    here.caught_up()
+    assert [each.value for each in visible(here)[0]] == ["1"]
