@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterable
 
 from twofold.config import OutboxRule
-from twofold.errors import Refused, SetupError
+from twofold.errors import Refused, RunEnded, SetupError
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import Record, RowBatch
 from twofold.kafka.schema_registry import value_subject
@@ -39,6 +39,8 @@ class EventTopics:
         self._tables: dict[int, OutboxRule] = {}
         """The tables that have or had the rules' names, by oid: a renamed one stays the outbox
         until another table has its name."""
+        self._renamed: set[int] = set()
+        """Those of them that have come under another name."""
         self._messages = OutboxMessages([rule.messages for rule in rules if rule.messages], prefix)
         self._prefix = prefix
         self._partitions = partitions
@@ -58,18 +60,23 @@ class EventTopics:
         return None if named or relation.oid not in self._tables else self._tables[relation.oid].name
 
     def note_names(self, relations: Iterable[Relation | TableShape]) -> None:
-        """Note which tables have the rules' names: these are the outboxes under other names too."""
+        """Note which tables have the rules' names: these are the outboxes under other names too.
+
+        RunEnded: an outbox under another name is none any more; its rows are described again.
+        """
         for each in relations:
             if rule := self._rules.get((each.schema, each.table)):
-                others = {oid: other for oid, other in self._tables.items() if other is not rule}
-                self._tables = {**others, each.oid: rule}
+                former = {oid for oid, other in self._tables.items() if other is rule and oid != each.oid}
+                if former & self._renamed:
+                    raise RunEnded(f"{each.schema}.{each.table} is another table now: the former one is no outbox")
+                self._tables = {oid: other for oid, other in self._tables.items() if oid not in former}
+                self._tables[each.oid] = rule
 
     def require_published(self, published: Iterable[Relation], publication: str) -> None:
         """Note the outboxes; refuse one whose table the stream leaves out."""
         published = tuple(published)
         self.note_names(published)
-        found = {self._tables[each.oid].name for each in published if each.oid in self._tables}
-        for schema, table in self._rules.keys() - found:
+        for schema, table in self._rules.keys() - {(each.schema, each.table) for each in published}:
             statement = f"ALTER PUBLICATION {sql_identifier(publication)} ADD TABLE {sql_identifier(schema, table)}"
             raise SetupError(
                 f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}; if it was renamed, correct its name in [[outbox]]; if it is partitioned: ALTER PUBLICATION {sql_identifier(publication)} SET (publish_via_partition_root = true)"
@@ -78,8 +85,10 @@ class EventTopics:
     def table(self, shape: TableShape) -> OutboxTable:
         """Return a version of an outbox table."""
         self.note_names([shape])
-        rule = self._rules.get((shape.schema, shape.table)) or self._tables[shape.oid]
-        return OutboxTable(rule, shape, self._prefix)
+        rule = self._rules.get((shape.schema, shape.table))
+        if rule is None:
+            self._renamed.add(shape.oid)
+        return OutboxTable(rule or self._tables[shape.oid], shape, self._prefix)
 
     def row_event(self, table: OutboxTable, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
         """Return a row's event, after making its topic; None for an update or a delete."""
