@@ -101,6 +101,14 @@ class Config(BaseSettings):
             raise ValueError("outbox.messages needs source.messages = true")
         return self
 
+    @field_validator("outbox")
+    @classmethod
+    def _name_each_table_once(cls, outbox: tuple[OutboxRule, ...]) -> tuple[OutboxRule, ...]:
+        tables = [rule.name for rule in outbox if rule.name is not None]
+        if twice := next((name for name in tables if tables.count(name) > 1), None):
+            raise ValueError(f"{'.'.join(twice)} is the table of two [[outbox]]: a row is one event, so name it once")
+        return outbox
+
     @model_validator(mode="after")
     def _is_a_member(self) -> Config:
         if self.group.name and self.prefix not in self.group.members:

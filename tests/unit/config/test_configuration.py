@@ -134,6 +134,11 @@ def test_a_connection_string_that_libpq_does_not_take_is_told_without_it(
             "lacks the group global: name both, such as 'pay-(?P<global>[0-9]+)-(?P<branch>[a-z]+)'",
         ),
         ("TWOFOLD_PREPARED__GID_PATTERNS", '["bank-.+"]', "lacks the group global and the group branch: name both"),
+        (
+            "TWOFOLD_OUTBOX",
+            '[{"table": "public.outbox"}, {"table": "public.outbox", "topic_column": "audience"}]',
+            "outbox: public.outbox is the table of two [[outbox]]",
+        ),
         ("TWOFOLD_GROUP", '{"name": "bank"}', "group: a group needs both settings"),
         ("TWOFOLD_GROUP", '{"name": "bank", "members": ["bank"]}', "name two prefixes or more, each once"),
         (
