@@ -277,11 +277,14 @@ class Tables:
         return self.lives.is_emptying(topic) and pin is not None and pin.key_schema != self._registrar.key(shape)
 
     def _is_outbox(self, relation: m.Relation) -> bool:
-        """Whether the table's inserts are events; under a name without a rule only if no other
-        table has the rule's name now.
+        """Whether the table's inserts are events. Under a name without a rule they are none if the
+        table has a topic by it, or if another table has the rule's name now.
         """
-        named = self.events.other_name(relation)
-        if named and (now := self._catalog.published(self._config.publication, *named)):
+        if (named := self.events.other_name(relation)) is None:
+            return self.events.is_outbox(relation)
+        if (pin := self.pins.find(self.pins.topic_of(relation))) and pin.oid == relation.oid:
+            return False
+        if now := self._catalog.published(self._config.publication, *named):
             self.events.note_names([now])
         return self.events.is_outbox(relation)
 

@@ -276,6 +276,22 @@ def test_an_outbox_whose_name_another_table_gets_is_none_any_more(connector: Mak
     assert {"1", "2", "4"} <= {*rows}
 
 
+def test_rows_of_a_table_that_becomes_the_outbox_are_no_events(connector: Maker) -> None:
+    here = made(connector)
+    here.sql("CREATE TABLE outbox_new (LIKE outbox INCLUDING ALL)")
+    with here.carrying():
+        here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE outbox_new", EVENT.format("outbox_new", 1))
+        here.caught_up()
+    here.sql(
+        EVENT.format("outbox_new", 2),
+        "BEGIN; ALTER TABLE outbox RENAME TO outbox_old; ALTER TABLE outbox_new RENAME TO outbox; COMMIT",
+        EVENT.format("outbox", 3),
+    )
+    with here.carrying():
+        here.caught_up()
+    assert [each.value for each in visible(here)[0]] == ["3"]
+
+
 def test_a_partitioned_outbox_is_refused_until_it_is_published_via_its_root(connector: Maker) -> None:
     here = connector(init=False)
     here.sql(
