@@ -46,6 +46,8 @@ class ColumnShape:
     """Optional in the row although it is in the key, because earlier rows' keys did not have it."""
     policy: PolicyAction | None = None
     """What the data policy does with its values. A hashed column has the type text."""
+    hashed_with: str | None = None
+    """Of a hashed column in the message key: what tells the key of hashes from others."""
     rule: str | None = field(default=None, compare=False)
     """The full name whose rule of the data policy holds for it. Empty: it has none, and is known to
     be none of the hidden columns."""

@@ -27,6 +27,9 @@ POLICY = "twofold.policy"
 """The property of a key's and a row's record that names the columns under a data policy.
 
 So a change of the policy is a change of the schema."""
+HASHED_WITH = "twofold.hashed_with"
+"""The property of a key's record that tells the key of its hashes from others: rows of one message
+key would have two hashes."""
 _PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
@@ -36,7 +39,8 @@ def key_schema(shape: TableShape, prefix: str) -> Avro | None:
         return None
     fields = [_field(column, _key_type(column)) for column in shape.key]
     key = _record("Key", shape, prefix, f"The message key of {shape.schema}.{shape.table}.", fields)
-    return _with_policy(key, shape.key)
+    hashed_with = next((column.hashed_with for column in shape.key if column.hashed_with), None)
+    return {**_with_policy(key, shape.key), **({HASHED_WITH: hashed_with} if hashed_with else {})}
 
 
 def envelope_schema(shape: TableShape, prefix: str) -> Avro:

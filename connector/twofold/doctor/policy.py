@@ -7,7 +7,7 @@ from contextlib import closing
 
 from twofold.config import Config
 from twofold.doctor.finding import Finder, Finding
-from twofold.errors import Refused, SetupError, Unreachable
+from twofold.errors import Refused, SetupError, Unreachable, UsageError
 from twofold.inspect.status_report import read_progress
 from twofold.kafka.kafka_settings import open_registry
 from twofold.kafka.subjects import Subjects, readable_rows
@@ -34,8 +34,8 @@ def examine(config: Config, published: Iterable[Relation], *, initialised: bool)
     with closing(Catalog(config.conninfo)) as catalog:
         try:
             yield from _examine_tables(config, catalog, published, read_progress(config).pins if initialised else {})
-        except (SetupError, Unreachable):
-            return  # Kafka's and the registry's own parts say that they are away
+        except (SetupError, Unreachable, UsageError):
+            return  # Kafka's, the registry's and the machine's own parts say what is away
 
 
 def _examine_tables(

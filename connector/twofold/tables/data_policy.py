@@ -7,9 +7,11 @@ plans and COPY's queries all follow from the shape, so nothing behind it sees th
 from __future__ import annotations
 
 import glob
+import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 from twofold.config import ColumnRule, Config
@@ -20,6 +22,7 @@ from twofold_avro.shapes import ColumnShape, PolicyAction, TableShape, TypeShape
 from twofold_common.printable import toml_string
 
 _TEXT = TypeShape(25, "pg_catalog", "text")
+_DIGITS = 16
 _REDACTED_TYPES = frozenset({"text", "varchar", "bpchar", "name", "citext"})
 
 
@@ -29,6 +32,7 @@ class DataPolicy:
     def __init__(self, config: Config) -> None:
         self._rules = config.policy.columns
         self._loads = config.source.backfill
+        self._config = config.policy
 
     @property
     def rules(self) -> tuple[ColumnRule, ...]:
@@ -131,7 +135,14 @@ class DataPolicy:
                 f"{name} is of type {column.type.name}, which has no text to redact",
                 'set action = "null" or "hash"',
             )
-        return replace(column, policy=action, rule=matched, type=_TEXT if action == "hash" else column.type)
+        if action != "hash":
+            return replace(column, policy=action, rule=matched)
+        hashed_with = self._hashed_with if column.in_key else None
+        return replace(column, policy=action, rule=matched, type=_TEXT, hashed_with=hashed_with)
+
+    @cached_property
+    def _hashed_with(self) -> str:
+        return hmac.new(self._config.hash_key, b"twofold", "sha256").hexdigest()[:_DIGITS]
 
 
 def _would_show(what: str, lines: list[str]) -> Refused:

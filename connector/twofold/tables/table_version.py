@@ -128,10 +128,12 @@ class KeyChanged(Refused):
     """Rows have another message key than their topic."""
 
     def __init__(self, shape: TableShape) -> None:
+        is_hashed = any(column.policy for column in shape.key)
+        hashed = "restore its former policy.columns and policy.key_file, or " if is_hashed else ""
         super().__init__(
             f"the message key of table {_name(shape)} is not what it was",
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"start the topic over: {reload_command(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
+            repair=f"{hashed}start the topic over: {reload_command(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
         )
 
 

@@ -129,6 +129,27 @@ def test_policy_is_refused_where_it_cannot_hold(made: Installation) -> None:
         assert said in done.stderr
 
 
+def test_policy_refuses_another_key_of_hashes_where_a_message_key_has_the_former_one(
+    made: Installation, tmp_path: Path
+) -> None:
+    made.configure(
+        {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
+    )
+    made.twofold("init", ok=True)
+    with made.carrying():
+        made.sql("INSERT INTO letter VALUES (1, 'x')")
+        wait_until(lambda: made.read("letter"), 60)
+    (tmp_path / "policy.key").write_bytes(KEY[::-1])
+    made.sql("DELETE FROM letter")
+    refusal = str(made.refusal())
+    assert "the message key of table public.letter is not what it was" in refusal
+    assert "policy.key_file" in refusal
+    (tmp_path / "policy.key").write_bytes(KEY)
+    with made.carrying():
+        wait_until(lambda: len(made.read("letter")) == 3, 60, "insert, delete, tombstone")
+    assert {s.key["id"] for s in made.read("letter")} == {hashed(1)}
+
+
 def test_policy_hashes_a_key_of_a_table_that_is_not_loaded(made: Installation) -> None:
     made.configure(
         {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}

@@ -21,7 +21,7 @@ from twofold.tables.data_policy import DataPolicy
 from twofold.tables.pins import Pins
 from twofold.tables.table_lives import TableLives
 from twofold_avro.records import Pin
-from twofold_avro.schemas import envelope_schema
+from twofold_avro.schemas import envelope_schema, key_schema
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
 
 WAS = Description(15, 6, 10, "p", "d", 500, 500, 0, "f", "a", (), (), frozenset(), frozenset(), frozenset(), (), None)
@@ -78,8 +78,15 @@ def test_policy_that_cannot_hold_is_refused(
     assert "nothing was written" in refused.value.at_stake
 
 
-def test_policy_hashes_a_key_that_is_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert apply(monkeypatch, ("public.t.id", "hash"), loads=False).policy == {"id": "hash"}
+def test_policy_hashes_a_key_that_is_never_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    schemas = []
+    for letter in (b"k", b"l"):
+        (tmp_path / "key").write_bytes(letter * 32)
+        monkeypatch.setenv("TWOFOLD_POLICY__KEY_FILE", str(tmp_path / "key"))
+        shape = apply(monkeypatch, ("public.t.id", "hash"), loads=False)
+        assert shape.policy == {"id": "hash"}
+        schemas.append(key_schema(shape, "p"))
+    assert schemas[0] != schemas[1], "rows of one message key would have two hashes"
 
 
 def test_policy_of_a_column_names_schema_and_table(monkeypatch: pytest.MonkeyPatch) -> None:
