@@ -84,6 +84,16 @@ class SourceDatabase:
         )
         return [SourceColumn(name, kind) for name, kind in found]
 
+    def select_from(self, schema: str, table: str, published: PublishedTable | None) -> str:
+        """Build what follows FROM, for the rows that are replicated under this table's name.
+
+        Rows of tables that inherit from it are in it too, and are replicated under theirs. Those of
+        a partitioned table are all in its partitions.
+        """
+        name = quote_identifier(schema, table)
+        kind = self.read_value(f"SELECT relkind FROM pg_class WHERE oid = to_regclass({quote_literal(name)})")
+        return f"{'' if kind == 'p' else 'ONLY '}{name}{published.where if published is not None else ''}"
+
     def read_publication(self, name: str) -> dict[tuple[str, str], PublishedTable] | None:
         """Return the tables of a publication by schema and name; None if it does not exist."""
         is_named = f"pubname = {quote_literal(name)}"

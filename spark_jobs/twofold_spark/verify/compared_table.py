@@ -58,12 +58,13 @@ class ComparedTable:
         self._prefix = prefix
         self._table = table
         schema, _, name = table.partition(".")
-        self._from = quote_identifier(postgres_name(schema), postgres_name(name))
-        columns = source.read_columns(postgres_name(schema), postgres_name(name))
+        names = postgres_name(schema), postgres_name(name)
+        columns = source.read_columns(*names)
         if not columns:
-            raise SetupError(f"the source has no table {self._from}: give --source the database that is mirrored")
-        if published is not None:
-            self._from += published.where
+            raise SetupError(
+                f"the source has no table {quote_identifier(*names)}: give --source the database that is mirrored"
+            )
+        self._from = source.select_from(*names, published)
         self.unpublished = [c.name for c in columns if published is not None and c.name not in published.columns]
         self._mirror_key = read_source(reader, prefix).read_key(table)
         types = {field.name: field.dataType for field in self._read_mirror().schema}

@@ -24,7 +24,7 @@ from functools import cached_property
 from twofold_avro.names import topic_of
 from twofold_common.positions import Lsn, format_lsn
 from twofold_common.printable import counted
-from twofold_common.table_names import quote_identifier, reload_command
+from twofold_common.table_names import reload_command
 from twofold_spark.errors import SPARK_ERRORS, SetupError, TwofoldError, first_line
 from twofold_spark.readers.cut_tables import Tables, read_source
 from twofold_spark.sinks.interface import Reader
@@ -99,7 +99,7 @@ class Verification:
         for (schema, name), published in self._published.items():
             if (schema, name) in known:
                 continue
-            rows_of = f"{quote_identifier(schema, name)}{published.where}"
+            rows_of = self.source.select_from(schema, name, published)
             rows = int(self.source.read_value(f"SELECT count(*) FROM {rows_of}"))
             if rows:
                 absent.append((schema, name))

@@ -229,6 +229,36 @@ def test_what_the_publication_leaves_out_is_not_compared(lake: Lake, database: s
                 assert verify.list_missing() == []
 
 
+def test_rows_of_tables_that_inherit_are_compared_under_their_own_tables(lake: Lake, database: str) -> None:
+    """As they are replicated, unlike those of a partitioned table."""
+    w = lake.writer
+    w._lsn = 2**50
+    for name in ("cities", "capitals", "sales"):
+        w.table(table(name, {"id": "int8"}), partitions=1)
+    with w.commit() as tx:
+        for name, key in (("cities", 1), ("capitals", 2), ("sales", 3)):
+            tx.upsert(name, {"id": key})
+    lake.mirror()
+    with psycopg.connect(database, autocommit=True) as connection:
+        for parent in ("cities", "sources"):
+            connection.execute(f"CREATE TABLE {parent} (id int8 PRIMARY KEY)")
+        connection.execute("CREATE TABLE capitals (PRIMARY KEY (id)) INHERITS (cities)")
+        connection.execute("CREATE TABLE springs (PRIMARY KEY (id)) INHERITS (sources)")
+        connection.execute("CREATE TABLE sales (id int8 PRIMARY KEY) PARTITION BY HASH (id)")
+        connection.execute("CREATE TABLE sales_0 PARTITION OF sales FOR VALUES WITH (MODULUS 1, REMAINDER 0)")
+        for name, key in (("cities", 1), ("capitals", 2), ("sales", 3), ("springs", 4)):
+            connection.execute(f"INSERT INTO {name} VALUES ({key})")
+        published = "cities, capitals, sales, ONLY sources"
+        connection.execute(
+            f"CREATE PUBLICATION {w.prefix} FOR TABLE {published} WITH (publish_via_partition_root = true)"
+        )
+    with verification(lake, lake.prefix, database, publication=w.prefix, patience=2) as verify:
+        assert [str(each).removeprefix("public.") for each in verify.run()] == [
+            f"{name}: 1 row, equal" for name in ("capitals", "cities", "sales")
+        ]
+        assert verify.list_missing() == []
+
+
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
     """Before the reload that gives the mirror the new key, and after it. A column may have the name
     that tells a keyless table's copies."""
