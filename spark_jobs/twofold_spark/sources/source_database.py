@@ -23,6 +23,9 @@ _SETTINGS = (
     "SET IntervalStyle = postgres",
     "SET bytea_output = hex",
     "SET extra_float_digits = 1",
+    # As the connector's sessions: names inside values, such as regclass, are always qualified.
+    "SET search_path = ''",
+    "SET quote_all_identifiers = off",
     "SET default_transaction_read_only = on",
 )
 

@@ -259,6 +259,23 @@ def test_rows_of_tables_that_inherit_are_compared_under_their_own_tables(lake: L
         assert verify.list_missing() == []
 
 
+def test_names_inside_values_are_qualified_whatever_the_login_has(lake: Lake, database: str) -> None:
+    w = lake.writer
+    w._lsn = 2**50
+    w.table(table("names", {"id": "int8", "of": "regclass"}), partitions=1)
+    with w.commit() as tx:
+        tx.upsert("names", {"id": 1, "of": "public.names"})
+    lake.mirror()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "CREATE TABLE names (id int8 PRIMARY KEY, of regclass); INSERT INTO names VALUES (1, 'names')"
+        )
+        connection.execute(
+            "ALTER ROLE CURRENT_USER IN DATABASE " + connection.info.dbname + " SET quote_all_identifiers = on"
+        )
+    assert [str(c) for c in _verify(lake, database)[0]] == ["public.names: 1 row, equal"]
+
+
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
     """Before the reload that gives the mirror the new key, and after it. A column may have the name
     that tells a keyless table's copies."""
