@@ -140,9 +140,9 @@ def _source_typed(value: str, name: str, mirrored: DataType) -> str:  # noqa: PL
                 f"CASE WHEN {value}::date BETWEEN {days} THEN (extract(epoch FROM {value}) * 1000000)::bigint::text END"
             )
         case DoubleType():
-            return f"('x' || encode(float8send({value}), 'hex'))::bit(64)::bigint::text"
+            return f"('x' || encode(float8send({_one_nan(value)}), 'hex'))::bit(64)::bigint::text"
         case FloatType():
-            return f"('x' || encode(float4send({value}), 'hex'))::bit(32)::int::text"
+            return f"('x' || encode(float4send({_one_nan(value)}), 'hex'))::bit(32)::int::text"
         case DecimalType():
             return f"nullif({value}::text, 'NaN')"
         case BinaryType():
@@ -152,6 +152,11 @@ def _source_typed(value: str, name: str, mirrored: DataType) -> str:  # noqa: PL
         case _ if name == "time":
             return f"CASE WHEN {value} <> '24:00' THEN (extract(epoch FROM {value}) * 1000000)::bigint::text END"
     return f"{value}::text"
+
+
+def _one_nan(value: str) -> str:
+    """All NaNs are one value, whose bits differ where it was computed, as infinity less itself."""
+    return f"CASE WHEN {value} = 'NaN' THEN 'NaN' ELSE {value} END"
 
 
 def _mirror_value(pair: ColumnPair) -> Column:
@@ -169,9 +174,9 @@ def _mirror_typed(value: Column, mirrored: DataType) -> Column:  # noqa: PLR0911
         case TimestampType() | TimestampNTZType():
             return f.unix_micros(value.cast("timestamp")).cast("string")
         case DoubleType():
-            return _bits("Double", "doubleToRawLongBits", value)
+            return _bits("Double", "doubleToLongBits", value)
         case FloatType():
-            return _bits("Float", "floatToRawIntBits", value)
+            return _bits("Float", "floatToIntBits", value)
         case BinaryType():
             return f.lower(f.hex(value))
     return value.cast("string")

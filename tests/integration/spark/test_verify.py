@@ -276,6 +276,21 @@ def test_names_inside_values_are_qualified_whatever_the_login_has(lake: Lake, da
     assert [str(c) for c in _verify(lake, database)[0]] == ["public.names: 1 row, equal"]
 
 
+def test_every_nan_is_one_value(lake: Lake, database: str) -> None:
+    """One that was computed has other bits, of which PostgreSQL as a mirror's place keeps none."""
+    w = lake.writer
+    w._lsn = 2**50
+    w.table(table("floats", {"id": "int8", "single": "float4", "double": "float8"}), partitions=1)
+    with w.commit() as tx:
+        tx.upsert("floats", {"id": 1, "single": float("nan"), "double": float("nan")})
+    lake.mirror()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE floats (id int8 PRIMARY KEY, single float4, double float8)")
+        connection.execute("INSERT INTO floats SELECT 1, x - x, x - x FROM (VALUES ('inf'::float8)) v (x)")
+        assert connection.execute("SELECT float8send(double) FROM floats").fetchone() != (b"\x7f\xf8" + bytes(6),)
+    assert [str(c) for c in _verify(lake, database)[0]] == ["public.floats: 1 row, equal"]
+
+
 def test_a_key_column_that_the_source_has_no_more_is_no_obstacle(lake: Lake, database: str) -> None:
     """Before the reload that gives the mirror the new key, and after it. A column may have the name
     that tells a keyless table's copies."""
