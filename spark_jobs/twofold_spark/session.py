@@ -88,6 +88,8 @@ _RELIED_ON = {
     # Else a new column for instants gets the type without a time zone, and its table is refused.
     "spark.sql.timestampType": ("TIMESTAMP_LTZ",),
     "spark.sql.legacy.postgres.datetimeMapping.enabled": ("false",),
+    # Else Delta cuts instants off behind the milliseconds.
+    "spark.sql.parquet.outputTimestampType": ("INT96", "TIMESTAMP_MICROS"),
     # Else Spark refuses each merge, as if each table had to be reloaded.
     "spark.sql.storeAssignmentPolicy": ("ANSI", "STRICT"),
 }

@@ -23,7 +23,14 @@ def _check(settings: dict[str, str]) -> None:
     session._check_session(cast("SparkSession", SimpleNamespace(conf=settings)))
 
 
-@pytest.mark.parametrize("settings", [{}, {"spark.sql.storeAssignmentPolicy": "strict"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"spark.sql.storeAssignmentPolicy": "strict"},
+        {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"},
+    ],
+)
 def test_a_session_that_changes_no_contents_is_used(settings: dict[str, str]) -> None:
     _check({_TIME_ZONE: "UTC", **settings})
 
@@ -36,6 +43,7 @@ def test_a_session_that_changes_no_contents_is_used(settings: dict[str, str]) ->
         ("spark.sql.timestampType", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"),
         ("spark.sql.legacy.postgres.datetimeMapping.enabled", "true", "false"),
         ("spark.sql.storeAssignmentPolicy", "LEGACY", "ANSI"),
+        ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS", "INT96"),
     ],
 )
 def test_a_setting_that_changes_contents_is_refused_with_the_right_one(name: str, value: str, right: str) -> None:
