@@ -5,13 +5,14 @@ such a mirror.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from twofold_spark.sinks import sharding
@@ -31,6 +32,10 @@ COLUMNS = (
 )
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+"""As `format_rows` writes them. A session may ask for Spark's older parser of times, whose own
+format takes microseconds for milliseconds.
+"""
 
 
 def make_rows(cut: GlobalCut) -> list[dict[str, Any]]:
@@ -56,6 +61,12 @@ def make_rows(cut: GlobalCut) -> list[dict[str, Any]]:
         }
         for prefix, part, joined in cut.parts
     ]
+
+
+def format_rows(rows: Iterable[Mapping[str, Any]], columns: str) -> Column:
+    """Make rows with these columns the literal of an array."""
+    text = json.dumps([*rows], default=lambda at: at.isoformat(timespec="microseconds"))
+    return f.from_json(f.lit(text), f"array<struct<{columns}>>", _TIMES)
 
 
 def combine_rows(number: int, rows: Iterable[Any]) -> GlobalCut:

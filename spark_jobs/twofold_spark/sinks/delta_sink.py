@@ -15,7 +15,6 @@ refused. So is one whose folder alone came from a backup.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import threading
 import uuid
 from collections.abc import Collection, Iterable
@@ -317,9 +316,8 @@ class DeltaPlace(TablePlace):
         self.last = cut
 
     def _append(self, cut: GlobalCut) -> None:
-        text = json.dumps(cut_rows.make_rows(cut), default=lambda at: at.isoformat(timespec="microseconds"))
-        kind = f"array<struct<{cut_rows.COLUMNS}>>"
-        rows = self._spark.range(0, 1, 1, 1).select(f.inline(f.from_json(f.lit(text), kind)))
+        listed = cut_rows.format_rows(cut_rows.make_rows(cut), cut_rows.COLUMNS)
+        rows = self._spark.range(0, 1, 1, 1).select(f.inline(listed))
         before, _ = self._own.read_state(CUTS)
         # Options, because a setting of the session would mark all that it writes.
         mark = {"txnAppId": APPLICATION, "txnVersion": str(cut.number)}

@@ -7,7 +7,6 @@ cut waits.
 from __future__ import annotations
 
 import datetime as dt
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -183,7 +182,7 @@ class TablePlace(Place):
             self._spark.sql(f"DELETE FROM {name}")
             return
         # One task for all of them: a UNION ALL is planned and run row by row.
-        listed = f.from_json(f.lit(json.dumps(rows)), f"array<struct<{_WAIT_COLUMNS}>>")
+        listed = cut_rows.format_rows(rows, _WAIT_COLUMNS)
         self._spark.range(0, 1, 1, 1).select(f.inline(listed)).createOrReplaceTempView(_WAITS_VIEW)
         self._spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {_WAITS_VIEW}")
 
@@ -232,10 +231,9 @@ def refuse_lost_cuts(table: str, number: int, last: int, *, option: str) -> Refu
 
 
 def _make_wait_row(each: LongWait) -> dict[str, Any]:
-    since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=each.waited_s)
     return {
         "global_id": each.wait.global_id,
-        "since": since.isoformat(timespec="microseconds"),
+        "since": dt.datetime.now(dt.UTC) - dt.timedelta(seconds=each.waited_s),
         "branches": [place._asdict() for place in each.wait.places],
         "held": [{"prefix": prefix, "commits": count} for prefix, count in each.held.items()],
     }

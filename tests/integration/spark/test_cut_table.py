@@ -128,6 +128,23 @@ def test_the_cut_within_a_limit_is_within_it_for_all_sources(spark: SparkSession
     assert last.number == 2, "a member of the third is not whole"
 
 
+def test_times_are_exact_whatever_parser_of_times_the_session_asks_for(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's older one takes the microseconds behind a second for milliseconds."""
+    spark.conf.set("spark.sql.legacy.timeParserPolicy", "LEGACY")
+    try:
+        place = SinkChoice("delta", str(tmp_path / "delta")).make_place(of_group=True, catalog="none")
+        place.open(spark, ("east",))
+        part = replace(NO_CUT, committed_us=1_700_000_000_123_456, stream_id="s")
+        place.publish(GlobalCut(1, {"east": part}, {}))
+        place.replace_waits([LongWait(Wait("g", ()), 0, {})])
+    finally:
+        spark.conf.unset("spark.sql.legacy.timeParserPolicy")
+    [row] = spark.sql(f"SELECT unix_micros(committed_at) AS us FROM delta.`{tmp_path}/delta/twofold/cuts`").collect()
+    assert row["us"] == part.committed_us
+    [row] = spark.sql(f"SELECT since FROM delta.`{tmp_path}/delta/twofold/global_waits`").collect()
+    assert row["since"].timestamp() == pytest.approx(time.time(), abs=60)
+
+
 @pytest.mark.parametrize("choice", ["iceberg", pytest.param("delta", marks=pytest.mark.slow)], indirect=True)
 def test_a_job_that_stood_still_while_it_published_does_not_add_to_another_s_cuts(
     spark: SparkSession, choice: SinkChoice, catalog: str, monkeypatch: pytest.MonkeyPatch
