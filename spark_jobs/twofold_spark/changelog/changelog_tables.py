@@ -85,6 +85,16 @@ class ChangelogTable:
             "...) and start again: a new table begins where Kafka does",
         )
 
+    def refuse_other_topic(self, topic: str) -> TableRefused:
+        """Make the refusal of a table that was made for another topic."""
+        return TableRefused(
+            f"the table {self.full_name} has the changes of the topic {topic}, and not those of {self.name}",
+            at_stake="the changes of both: they would be mixed, and some passed over",
+            repair="give the changelog of each prefix a catalog of its own (--warehouse, --catalog-uri); or keep the table under "
+            f"a name that no source table has (ALTER TABLE {self.full_name} RENAME TO ...) and start again: a new table "
+            "begins where Kafka does",
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TableTopics:

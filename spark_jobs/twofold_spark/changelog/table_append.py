@@ -43,6 +43,7 @@ from twofold_spark.changelog.table_position import (
 )
 from twofold_spark.errors import SPARK_ERRORS, Refused, TableRefused
 from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.cut_rows import TOPIC
 from twofold_spark.sinks.iceberg_commits import CommitRepeated, find_broken_head
 from twofold_spark.sinks.iceberg_tables import IcebergTables
 from twofold_spark.sources import kafka_reader
@@ -120,6 +121,8 @@ class TableAppender:
             return initial_position(state, first_offsets)
         if position.is_sharded != table.is_sharded:
             raise table.refuse_move(table.full_name)
+        if position.topic not in ("", table.name):
+            raise table.refuse_other_topic(position.topic)
         joined = join_members(position, first_offsets)
         _check_topics(state, first_offsets, joined)
         if joined.rolled_back or joined != position or state.topic_ids.keys() - position.topic_ids.keys():
@@ -180,7 +183,7 @@ class TableAppender:
 
     def _prepare_table(self, rows: Iterable[DataFrame], table: ChangelogTable, before: TablePosition) -> None:
         columns = unite_columns(table, [each.schema for each in rows])
-        properties = {"twofold.topic": table.name, **position_properties(before)}
+        properties = {TOPIC: table.name, **position_properties(before)}
         try:
             iceberg_tables.prepare_table(self._tables_of(table), table.path, columns, properties, label=table.label)
         except TableRefused as error:

@@ -28,6 +28,7 @@ from pyspark.sql import functions as f
 from twofold_spark.changelog.changelog_tables import ONLY, MemberOffsets, MemberPartition, TableTopics
 from twofold_spark.row_columns import MEMBER
 from twofold_spark.sinks import iceberg_tables
+from twofold_spark.sinks.cut_rows import TOPIC
 from twofold_spark.sinks.iceberg_commits import find_broken_head, give_up
 
 OFFSETS = "twofold.offsets"
@@ -46,6 +47,8 @@ class TablePosition:
     """By member, the topics of these offsets, as far as the table says."""
     is_sharded: bool
     """Whether the table has the member as a column."""
+    topic: str = ""
+    """The `ChangelogTable.name` that it was made for; empty if it does not say so."""
     number: int = 0
     """Iceberg's sequence number of the snapshot."""
     rolled_back: bool = False
@@ -54,7 +57,7 @@ class TablePosition:
 
 def initial_position(state: TableTopics, first_offsets: MemberOffsets) -> TablePosition:
     """Return the position of a table that does not exist yet: where Kafka begins."""
-    return TablePosition(first_offsets, None, state.topic_ids, state.table.is_sharded)
+    return TablePosition(first_offsets, None, state.topic_ids, state.table.is_sharded, state.table.name)
 
 
 def join_members(position: TablePosition, first_offsets: MemberOffsets) -> TablePosition:
@@ -82,7 +85,13 @@ def read_position(spark: SparkSession, table: str) -> TablePosition | None:
     ends = {p: max(from_rows.get(p, 0), from_property.get(p, 0)) for p in {*from_rows, *from_property}}
     number = loaded.currentSnapshot().sequenceNumber() if snapshot is not None else 0
     return TablePosition(
-        ends, snapshot, _read_topic_ids(loaded), _has_members(loaded), number=number, rolled_back=rolled_back
+        ends,
+        snapshot,
+        _read_topic_ids(loaded),
+        _has_members(loaded),
+        topic=str(loaded.properties().get(TOPIC) or ""),
+        number=number,
+        rolled_back=rolled_back,
     )
 
 

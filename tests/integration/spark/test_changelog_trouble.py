@@ -82,6 +82,24 @@ def test_a_topic_that_was_recreated_is_refused(lake: Lake) -> None:
     assert ids(lake, "events_before") == [1, 2]
 
 
+def test_a_table_of_another_topic_is_refused(lake: Lake) -> None:
+    """A person renames it as the source's table was renamed, or two prefixes share a catalog."""
+    w = lake.writer
+    sold, events = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("sold", "events"))
+    written(lake, sold, 1, 2)
+    lake.changelog()
+    sql(lake, "ALTER TABLE {c}.public_changelog.sold RENAME TO events")
+    for i in range(3, 8):
+        written(lake, events, i)
+    delete(lake, sold)
+    with pytest.raises(TableRefused, match=r"topic \S+sold, and not those of \S+events\n.*\n.*RENAME TO"):
+        lake.changelog()
+    assert ids(lake, events) == [1, 2]
+    sql(lake, "ALTER TABLE {table} RENAME TO events_before")
+    lake.changelog()
+    assert ids(lake, events) == [3, 4, 5, 6, 7]
+
+
 def test_a_deleted_topic_is_told_once(lake: Lake) -> None:
     w = lake.writer
     events, others = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("events", "others"))
