@@ -8,6 +8,7 @@ the topic's prefix, in a sharded table. Tombstones only repeat a delete, and are
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -100,12 +101,15 @@ def select_changelog_rows(each: MemberRecords, subject: Subject, *, skip_unreada
 def unite_columns(table: ChangelogTable, shards: Sequence[StructType]) -> StructType:
     """Return the changelog's columns, with all shards' columns in `before` and `after`."""
     first, *others = shards
-    if not others:
-        return first
     images = {
         name: column_changes.unite_columns(
             table.label, (cast("StructType", columns[name].dataType) for columns in shards), refuse=table.refuse_type
         )
-        for name in _IMAGES
+        for name in (_IMAGES if others else ())
     }
-    return StructType([StructField(c.name, images.get(c.name, c.dataType), metadata=c.metadata) for c in first])
+    united = StructType([StructField(c.name, images.get(c.name, c.dataType), metadata=c.metadata) for c in first])
+    names = cast("StructType", united["after"].dataType).names
+    counts = Counter(name.lower() for name in names)
+    if twice := sorted(name for name in names if counts[name.lower()] > 1):
+        raise table.refuse_case(twice)
+    return united

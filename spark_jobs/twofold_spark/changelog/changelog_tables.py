@@ -85,6 +85,16 @@ class ChangelogTable:
             "...) and start again: a new table begins where Kafka does",
         )
 
+    def refuse_case(self, columns: Sequence[str]) -> TableRefused:
+        """Make the refusal of columns that are one to Spark, which ignores case."""
+        return TableRefused(
+            f"{self.label} has columns that differ in case alone: {', '.join(columns)}",
+            at_stake="the values of one of the two",
+            repair="rename the column in the source, delete the subject of the table's topic (<topic>-value), whose versions "
+            "have both, and start the connector again, which registers it; then --unreadable skip puts the changes that only "
+            "those versions describe into the quarantine table",
+        )
+
     def refuse_other_topic(self, topic: str) -> TableRefused:
         """Make the refusal of a table that was made for another topic."""
         return TableRefused(

@@ -9,6 +9,7 @@ appended since. What concerns one table raises `TableRefused`:
 - a topic is not the one that the table was made from;
 - a record cannot be decoded;
 - a column changed to a type that is not wider, or shards have types that do not unite;
+- columns differ in case alone, as after a column's new name;
 - the changes were put into another table before, by other options.
 """
 

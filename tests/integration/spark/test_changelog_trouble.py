@@ -159,6 +159,30 @@ def test_a_table_with_an_unreadable_record_is_left_and_caught_up_while_the_other
     assert lake.spark.table(f"{lake.catalog}.twofold.quarantine").count() == 2
 
 
+def test_columns_that_differ_in_case_alone_are_their_tables_trouble(lake: Lake) -> None:
+    """Spark ignores case. The versions of the subject have both, as the source's column was
+    renamed."""
+    w = lake.writer
+    events, others = (w.table(table(n, {"id": "int8", "v": "text"}), partitions=1) for n in ("events", "others"))
+    written(lake, events, 1)
+    lake.changelog()
+    w.table(table(events, {"id": "int8", "V": "text"}), partitions=1)
+    with w.commit() as tx:
+        tx.upsert(events, {"id": 2, "V": "v"})
+    written(lake, others, 1)
+    said: list[str] = []
+    lake.changelog(on_table_error="go-on", warn=said.append)
+    assert ids(lake, others) == [1]
+    assert "has columns that differ in case alone: V, v" in said[0]
+    w.delete_subject(f"{w.topics[events].name}-value")
+    w.table(table(events, {"id": "int8", "w": "text"}), partitions=1)
+    with w.commit() as tx:
+        tx.upsert(events, {"id": 3, "w": "w"})
+    lake.changelog(unreadable="skip")
+    assert ids(lake, events) == [1, 3]
+    assert lake.spark.table(f"{lake.catalog}.twofold.quarantine").count() == 1
+
+
 @pytest.mark.parametrize("trouble", ["type", pytest.param("retention", marks=pytest.mark.slow)])
 def test_the_others_go_on_without_a_table_that_needs_a_new_one(lake: Lake, trouble: str) -> None:
     w = lake.writer
