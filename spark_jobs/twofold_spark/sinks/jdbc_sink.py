@@ -86,7 +86,8 @@ class JdbcSink:
         *,
         sequence: int,  # noqa: ARG002  (the cut has it)
     ) -> None:
-        configure_jdbc(batch.rows.write, self._url, self._names.stage(table)).mode("overwrite").save()
+        rows = jdbc_tables.failing_on_lost_days(batch.rows)
+        configure_jdbc(rows.write, self._url, self._names.stage(table)).mode("overwrite").save()
         with own_transaction(self._spark, self._url) as run:
             self._check_staged(run, table, replace=batch.replace)
         with self._lock:

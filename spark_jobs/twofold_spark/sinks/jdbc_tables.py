@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from py4j.protocol import Py4JJavaError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, DateType, TimestampNTZType, TimestampType
 
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, ServerAway, SetupError, TableRefused, describe_causes, explain_away
@@ -29,6 +31,7 @@ from twofold_spark.sinks import column_changes
 from twofold_spark.sinks.cut_rows import combine_rows
 from twofold_spark.sinks.cuts import GlobalCut
 from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.merge_sql import SPARK
 from twofold_spark.sinks.sharding import PROPERTY, Sharding
 from twofold_spark.sources.postgres_connection import DRIVER, open_connection, run_statement
 
@@ -95,6 +98,35 @@ def configure_jdbc(reader_or_writer: Any, url: str, table: str) -> Any:
     """Point a DataFrame's reader or writer to a table."""
     options = {"url": url, "driver": DRIVER, "batchsize": "5000", "reWriteBatchedInserts": "true"}
     return reader_or_writer.format("jdbc").options(**options).option("dbtable", table)
+
+
+def failing_on_lost_days(rows: DataFrame) -> DataFrame:
+    """Let the read of the rows fail at a day that Java's older calendar does not have.
+
+    The driver would write another day, by way of that calendar. PostgreSQL and Spark have these
+    days.
+    """
+    return rows.withColumns(
+        {
+            field.name: f.when(
+                _has_lost_day(f.col(SPARK.quote(field.name)), field.dataType),
+                f.raise_error(f"{field.name} has a day from {' to '.join(_LOST_DAYS)}, which JDBC cannot write"),
+            ).otherwise(f.col(SPARK.quote(field.name)))
+            for field in rows.schema
+            if _has_days(field.dataType)
+        }
+    )
+
+
+def _has_days(kind: DataType) -> bool:
+    return _has_days(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, _DAYS)
+
+
+def _has_lost_day(value: Column, kind: DataType) -> Column:
+    if isinstance(kind, ArrayType):
+        return f.exists(value, lambda each: _has_lost_day(each, kind.elementType))
+    first, last = (f.lit(day).cast("date") for day in _LOST_DAYS)  # PySpark's own dates lack them too
+    return value.cast("date").between(first, last)
 
 
 def read_frame(spark: SparkSession, url: str, table: str, **options: str) -> DataFrame:
@@ -188,6 +220,8 @@ _STAGES = """
 SELECT coalesce(json_agg(relname), '[]') FROM pg_class
  WHERE relnamespace = to_regnamespace({}) AND relkind = 'r' AND relname ~ '^stage_[0-9a-f]{{24}}(_|$)'
 """
+_DAYS = (DateType, TimestampType, TimestampNTZType)
+_LOST_DAYS = "1582-10-05", "1582-10-14"
 _WIDER = {("integer", "bigint"), ("real", "double precision")}
 _FLOATS = {"real", "double precision"}
 _NAME_BYTES = 63

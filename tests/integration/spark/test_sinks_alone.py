@@ -3,6 +3,7 @@ dropped."""
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 import shutil
 import time
@@ -33,7 +34,7 @@ from twofold_spark.errors import (
 from twofold_spark.sinks import iceberg_commits, merge_sql
 from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
-from twofold_spark.sinks.jdbc_tables import Run, check_time_zone, connect, transaction
+from twofold_spark.sinks.jdbc_tables import Run, check_time_zone, connect, failing_on_lost_days, transaction
 from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
@@ -451,6 +452,37 @@ def test_java_in_another_time_zone_than_utc_is_refused_where_timestamps_go_throu
         check_time_zone(spark)
     finally:
         zones.setDefault(own)
+
+
+def test_days_that_javas_older_calendar_lacks_stop_their_table(lake: Lake, database: str) -> None:
+    """JDBC would write other ones in PostgreSQL. The days around them are as in the source."""
+    lake.choice = SinkChoice("jdbc", database)
+    w = lake.writer
+    w.table(table("days", {"id": "int8", "day": "date", "local": "timestamp"}), partitions=1)
+    w.table(table("others", {"id": "int8"}), partitions=1)
+    around = [dt.datetime(1582, 10, day, 12, 0, 0, 1) for day in (4, 15)]  # noqa: DTZ001
+    lost = dt.datetime(1582, 10, 10)  # noqa: DTZ001
+    with w.commit() as tx:
+        tx.upsert("others", {"id": 0})
+        for number, at in enumerate(around):
+            tx.upsert("days", {"id": number, "day": at.date(), "local": at})
+    lake.mirror()
+    lake.assert_equal()
+    for column, value in {"day": lost.date(), "local": lost}.items():
+        before = w.model["days"][0]
+        with w.commit() as tx:
+            tx.upsert("others", {"id": 1})
+            tx.upsert("days", {**before, column: value})
+        said: list[str] = []
+        lake.mirror(on_table_error="go-on", warn=said.append)
+        assert f"{column} has a day from 1582-10-05 to 1582-10-14, which JDBC cannot write" in said[0]
+        assert lake.cut().cut.stopped == ("public.days",)
+        w.reload("days", [before, w.model["days"][1]])
+        lake.mirror()
+        lake.assert_equal()
+    many = lake.spark.sql("SELECT array(null, date'1582-10-14') AS many")
+    with pytest.raises(SPARK_ERRORS, match="many has a day"):
+        failing_on_lost_days(many).collect()
 
 
 def test_a_view_on_a_column_that_is_widened_is_named_with_its_repair(lake: Lake, database: str) -> None:
