@@ -47,6 +47,11 @@ class TopicNames:
         return f"{self.prefix}.messages"
 
     @property
+    def own(self) -> frozenset[str]:
+        """The topics whose names are one part longer than the prefix."""
+        return frozenset({self.commits, self.progress, self.prepared, self.frontiers, self.messages})
+
+    @property
     def events(self) -> str:
         """The beginning of all topics of outbox events.
 

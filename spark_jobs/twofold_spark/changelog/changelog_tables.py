@@ -18,7 +18,7 @@ from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.sharding import Sharding
 from twofold_spark.sources.kafka_client import TopicState
 from twofold_spark.sources.registry import Registry, Subject
-from twofold_spark.sources.topic_names import parse_topic_name, table_topics_pattern
+from twofold_spark.sources.topic_names import find_commits_beside, parse_topic_name, table_topics_pattern
 
 ONLY = ""
 """What stands in place of a member in a table that one topic has."""
@@ -138,6 +138,8 @@ class TableFinder:
         self._catalog = catalog
         self._found: dict[str, tuple[str, ChangelogTable]] = {}
         """By topic, the member and the table."""
+        self._of_connectors: dict[str, bool] = {}
+        """By topic with such a name, whether it is no table's."""
 
     @property
     def pattern(self) -> str:
@@ -150,7 +152,7 @@ class TableFinder:
         """
         found: dict[str, TableTopics] = {}
         for name, topic in sorted(topics.items()):
-            if name in self._found or any(topic.ends.values()):
+            if name in self._found or (any(topic.ends.values()) and not self._is_of_connector(name)):
                 member, table = self._find(name)
                 state = found.get(table.name, TableTopics(table, {}))
                 found[table.name] = TableTopics(table, {**state.topics, member: topic})
@@ -163,6 +165,19 @@ class TableFinder:
     def find(self, name: str) -> ChangelogTable:
         """Return a table of a topic that was seen, by the table's name."""
         return next(table for _, table in self._found.values() if table.name == name)
+
+    def _is_of_connector(self, topic: str) -> bool:
+        """Whether the topic is one that a connector has for itself.
+
+        That of the prefix `bank.east` is named as one of the prefix `bank` and the schema `east`.
+        """
+        if (commits := find_commits_beside(topic)) is None:
+            return False
+        if topic not in self._of_connectors:
+            subject = self._registry.find_subject(f"{commits}-value")
+            name = (subject.latest.get("namespace"), subject.latest.get("name")) if subject is not None else None
+            self._of_connectors[topic] = name == ("twofold", "Commit")
+        return self._of_connectors[topic]
 
     def _find(self, topic: str) -> tuple[str, ChangelogTable]:
         if topic not in self._found:

@@ -56,6 +56,14 @@ def is_table_topic(topic: str, prefix: str) -> bool:
     return topic != names.messages and not topic.startswith(names.events)
 
 
+def find_commits_beside(topic: str) -> str | None:
+    """Return the topic of commit records beside which this one is a connector's own by its name;
+    None if it has the name of no such topic.
+    """
+    names = TopicNames(topic.rpartition(".")[0])
+    return names.commits if topic in names.own else None
+
+
 def table_topics_pattern(prefix: str) -> str:
     """Make the pattern of all tables' topics.
 

@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.spark import Lake
 from helpers.spark.changelog_tables import delete, ids, lose, recreate_topic, sql, written
-from helpers.spark.writer import table
+from helpers.spark.writer import Writer, table
 from twofold_spark.errors import TableRefused
 from twofold_spark.sources import kafka_reader
 
@@ -98,6 +98,25 @@ def test_a_table_of_another_topic_is_refused(lake: Lake) -> None:
     sql(lake, "ALTER TABLE {table} RENAME TO events_before")
     lake.changelog()
     assert ids(lake, events) == [3, 4, 5, 6, 7]
+
+
+def test_the_topics_of_a_connector_whose_prefix_goes_on_behind_this_one_are_no_tables(lake: Lake) -> None:
+    """Its commit records are named as a table of a schema. So is a true table of that schema."""
+    w = lake.writer
+    events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=1)
+    messages = w.table(table("messages", {"id": "int8", "v": "text"}, schema="west"), partitions=1)
+    written(lake, events, 1)
+    written(lake, messages, 1)
+    other = Writer(w.bootstrap, w.registry, f"{w.prefix}.east")
+    other.table(table("events", {"id": "int8", "v": "text"}), partitions=1)
+    with other.commit() as tx:
+        tx.upsert("events", {"id": 2, "v": "v"})
+    other.visible()
+    lake.changelog()
+    assert ids(lake, events) == [1]
+    names = sql(lake, "SHOW TABLES IN {c}.west_changelog")
+    assert [each["tableName"] for each in names] == [messages]
+    assert [each["namespace"] for each in sql(lake, "SHOW NAMESPACES IN {c}")] == ["public_changelog", "west_changelog"]
 
 
 def test_a_deleted_topic_is_told_once(lake: Lake) -> None:
