@@ -90,6 +90,10 @@ _RELIED_ON = {
     "spark.sql.legacy.postgres.datetimeMapping.enabled": ("false",),
     # Else Delta cuts instants off behind the milliseconds.
     "spark.sql.parquet.outputTimestampType": ("INT96", "TIMESTAMP_MICROS"),
+    # Else the rows of a Delta table's file that is gone or torn are passed over, and the table goes
+    # on without them.
+    "spark.sql.files.ignoreMissingFiles": ("false",),
+    "spark.sql.files.ignoreCorruptFiles": ("false",),
     # Else Spark refuses each merge, as if each table had to be reloaded.
     "spark.sql.storeAssignmentPolicy": ("ANSI", "STRICT"),
 }

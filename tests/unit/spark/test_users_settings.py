@@ -44,6 +44,8 @@ def test_a_session_that_changes_no_contents_is_used(settings: dict[str, str]) ->
         ("spark.sql.legacy.postgres.datetimeMapping.enabled", "true", "false"),
         ("spark.sql.storeAssignmentPolicy", "LEGACY", "ANSI"),
         ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MILLIS", "INT96"),
+        ("spark.sql.files.ignoreMissingFiles", "true", "false"),
+        ("spark.sql.files.ignoreCorruptFiles", "true", "false"),
     ],
 )
 def test_a_setting_that_changes_contents_is_refused_with_the_right_one(name: str, value: str, right: str) -> None:
