@@ -206,6 +206,10 @@ bench-group: ready ## A source group: what frontiers cost a connector, and from 
 bench-shards: ready ## What it costs that the tables of eight databases are shards of one. ARGS='latency,rows 40 50_000' chooses.
 	@PYTHONPATH=tests:benchmarks $(BIN)/python benchmarks/shards.py $(ARGS)
 
+.PHONY: bench-load-processes
+bench-load-processes: ready ## One table's load by one connector, and by two with half of it each. ARGS='ROWS ROUNDS'.
+	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/load_processes.py $(ARGS)
+
 .PHONY: bench-reader
 bench-reader: ready ## What whole transactions cost a consumer, beside one that decodes each row. ARGS='TRANSACTIONS LARGE'.
 	@PYTHONPATH=benchmarks $(BIN)/python benchmarks/reader.py $(ARGS)
