@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -205,6 +206,7 @@ class Registry:
         )
 
 
+@cache
 def full_name(schema: str) -> str:
     """Return the full name of a record; of other schemas, words in its place."""
     try:
