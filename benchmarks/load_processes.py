@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 import psycopg
-from bench import initial
 from bench.cases import CASES
 from bench.ground import Committed, Ground, wait_until
-from bench.meter import cpu_seconds
+from bench.initial import Server, Visible
+from bench.meter import cpu_seconds, thread_seconds
 from bench.systems import Run, Twofold
 
-_TICKS = 100
 _LONGEST_S = 600
 
 
@@ -41,15 +39,9 @@ def halve(dsn: str, rows: int) -> None:
 
 def by_thread(pid: int) -> tuple[float, float]:
     """Return the CPU seconds of the process's Python threads, and of librdkafka's."""
-    python = kafka = 0.0
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
-        used = sum(map(int, rest.split()[11:13])) / _TICKS
-        if name.startswith("rdk:"):
-            kafka += used
-        else:
-            python += used
-    return python, kafka
+    threads = thread_seconds(pid)
+    kafka = sum(used for name, used in threads if name.startswith("rdk:"))
+    return sum(used for _, used in threads) - kafka, kafka
 
 
 def load(ground: Ground, dsn: str, tables: tuple[str, ...], rows: int, number: int) -> str:
@@ -60,8 +52,8 @@ def load(ground: Ground, dsn: str, tables: tuple[str, ...], rows: int, number: i
         ground.make_topics(run.topics)
         system.reserve(run)
     topics = [topic for run in runs for topic in run.topics]
-    visible = [initial._Visible(consumer, topic) for topic in topics]
-    server, broker, begun = initial._Server(dsn), cpu_seconds(ground.broker_pid), time.monotonic()
+    visible = [Visible(consumer, topic) for topic in topics]
+    server, broker, begun = Server(dsn), cpu_seconds(ground.broker_pid), time.monotonic()
     for system, run in zip(systems, runs, strict=True):
         system.start(run, "")
 
@@ -90,7 +82,8 @@ def load(ground: Ground, dsn: str, tables: tuple[str, ...], rows: int, number: i
 
 
 def main() -> None:
-    rows, rounds = (*map(int, sys.argv[1:]), *(2_000_000, 3)[len(sys.argv) - 1 :])
+    given = [*map(int, sys.argv[1:])]
+    rows, rounds = given + [2_000_000, 3][len(given) :]
     case = next(case for case in CASES if case.letter == "i")
     with Ground(settings={"fsync": "off"}) as ground:
         dsn = ground.database("bench_load")

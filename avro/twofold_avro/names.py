@@ -47,9 +47,14 @@ class TopicNames:
         return f"{self.prefix}.messages"
 
     @property
+    def bookkeeping(self) -> frozenset[str]:
+        """The topics without rows: a commit record's ranges leave them out."""
+        return frozenset({self.commits, self.progress, self.prepared, self.frontiers})
+
+    @property
     def own(self) -> frozenset[str]:
         """The topics whose names are one part longer than the prefix."""
-        return frozenset({self.commits, self.progress, self.prepared, self.frontiers, self.messages})
+        return self.bookkeeping | {self.messages}
 
     @property
     def events(self) -> str:

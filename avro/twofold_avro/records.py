@@ -321,6 +321,7 @@ def _field_names(kind: type[Any]) -> tuple[str, ...]:
 
 
 _FIELD_NAMES: dict[type[Any], tuple[str, ...]] = {}
+"""Kept, because a commit record has a range for each partition of each of its topics."""
 
 
 def _as_value(name: str, value: Any) -> Any:

@@ -97,7 +97,7 @@ def _loaders(ground: Ground, systems: Sequence[System]) -> Iterator[System]:
 
 
 @dataclass(slots=True)
-class _Visible:
+class Visible:
     """How many records a read_committed consumer could read; commit markers count as well."""
 
     consumer: Committed
@@ -119,11 +119,11 @@ class _Visible:
 def load(ground: Ground, system: System, run: Run, rows: int) -> Sample:
     """Once, and counted: another number of rows than the table has is an error."""
     consumer = Committed(ground.bootstrap)
-    visible = _Visible(consumer, run.topics[0])
+    visible = Visible(consumer, run.topics[0])
     if system.counted:
         ground.make_topics(run.topics)
     system.reserve(run)
-    server = _Server(run.dsn)
+    server = Server(run.dsn)
     broker_begun, begun = cpu_seconds(ground.broker_pid), time.monotonic()
     system.start(run, "")
     own = Meter(system.pid())
@@ -163,7 +163,7 @@ def load(ground: Ground, system: System, run: Run, rows: int) -> Sample:
     )
 
 
-class _Server:
+class Server:
     """What all processes of a PostgreSQL server have used since this was made, those that have
     ended included.
     """

@@ -13,8 +13,18 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def cpu_seconds(pid: int) -> float:
     """User and system time of all its threads so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    return _read_stat(Path(f"/proc/{pid}/stat"))[1]
+
+
+def thread_seconds(pid: int) -> list[tuple[str, float]]:
+    """The name of each thread that it has now, with the thread's time so far."""
+    return [_read_stat(stat) for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+
+
+def _read_stat(stat: Path) -> tuple[str, float]:
+    name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return name, (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 def peak_mb(pid: int) -> float:

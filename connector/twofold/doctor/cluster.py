@@ -55,9 +55,7 @@ class Cluster:
 
     @property
     def tables(self) -> list[Topic]:
-        return [
-            topic for name, topic in self.topics.items() if name not in self.names.bookkeeping | {self.names.messages}
-        ]
+        return [topic for name, topic in self.topics.items() if name not in self.names.own]
 
 
 def describe_cluster(config: Config) -> Cluster:
@@ -105,7 +103,7 @@ def describe_cluster(config: Config) -> Cluster:
 def _hidden(admin: AdminClient, call_s: float, names: Names, found: Mapping[str, Any]) -> frozenset[str]:
     """Return topics that exist and are not shown: the broker is behind, or hides them."""
     try:
-        return frozenset(existing_topics(admin, (names.bookkeeping | {names.messages}) - found.keys(), call_s))
+        return frozenset(existing_topics(admin, names.own - found.keys(), call_s))
     except SetupError:
         return frozenset()  # we may not create topics, and so cannot ask: the rights are looked at by themselves
 

@@ -169,7 +169,7 @@ def _transaction_log(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _missing(cluster: Cluster) -> Iterator[Finding]:
-    wanted = sorted((cluster.names.bookkeeping | {cluster.names.messages}) - {cluster.names.frontiers})
+    wanted = sorted(cluster.names.own - {cluster.names.frontiers})
     missing = [name for name in wanted if name not in cluster.may and name not in cluster.hidden]
     if cluster.hidden:
         yield _finding.must(

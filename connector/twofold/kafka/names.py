@@ -36,11 +36,6 @@ class Names(TopicNames):
             )
 
     @property
-    def bookkeeping(self) -> frozenset[str]:
-        """The topics without rows: a commit record's ranges leave them out."""
-        return frozenset({self.commits, self.progress, self.prepared, self.frontiers})
-
-    @property
     def main_ids(self) -> tuple[str, str]:
         """The transactional ids of the main producers."""
         return f"{self.prefix}.main", f"{self.prefix}.main.2"

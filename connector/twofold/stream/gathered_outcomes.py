@@ -84,8 +84,7 @@ class GatheredOutcomes:
 
     def add_plain(self, message: m.Commit, rows: int, ddl: DdlMessages = NO_DDL) -> None:
         """Add a plain transaction."""
-        if ddl:
-            self._add_ddl(ddl)
+        self._add_ddl(ddl)
         self._transactions += 1
         self._rows += rows
         self._end = message.end_lsn
@@ -120,8 +119,7 @@ class GatheredOutcomes:
             self._at_us = message.commit_ts_us
             self._outcomes.append(prepared.outcome(message.commit_lsn, self._at_us))
         self._committed += 1
-        if prepared.ddl:
-            self._add_ddl(prepared.ddl)
+        self._add_ddl(prepared.ddl)
         self._resolve(prepared, message.end_lsn)
         return prepared
 
@@ -181,7 +179,8 @@ class GatheredOutcomes:
 
     def _add_ddl(self, ddl: DdlMessages) -> None:
         """Add the DDL messages of a committed transaction."""
-        self._ddl |= {oid: each.behind(self._ddl) for oid, each in ddl.items()}
+        if ddl:
+            self._ddl |= {oid: each.behind(self._ddl) for oid, each in ddl.items()}
 
     def _remove(self, identity: PreparedIdentity) -> SourceTransaction:
         prepared = self._kept.pop(identity)

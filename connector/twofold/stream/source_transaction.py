@@ -125,10 +125,8 @@ class SourceTransaction:
 
     def outcome(self, commit_lsn: Lsn, at_us: int) -> PreparedOutcome:
         """Return a prepared transaction's entry in its commit record."""
-        prepare, parsed = self.prepare, self.info.parsed
-        assert prepare is not None, "its PREPARE was read"
-        places = prepare.prepare_lsn, commit_lsn, at_us
-        return PreparedOutcome(self.downstream_id, *prepare.identity, *places, parsed.global_id, parsed.branch)
+        parsed, places = self.info.parsed, (self.prepare_lsn, commit_lsn, at_us)
+        return PreparedOutcome(self.downstream_id, *self.identity, *places, parsed.global_id, parsed.branch)
 
     def append_rows(self, received: Received, at: int, ts_ms: int) -> int:
         """Encode this row and the table's rows behind it; return the index of the next message."""

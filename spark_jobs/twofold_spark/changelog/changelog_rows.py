@@ -100,14 +100,17 @@ def select_changelog_rows(each: MemberRecords, subject: Subject, *, skip_unreada
 
 def unite_columns(table: ChangelogTable, shards: Sequence[StructType]) -> StructType:
     """Return the changelog's columns, with all shards' columns in `before` and `after`."""
-    first, *others = shards
-    images = {
-        name: column_changes.unite_columns(
-            table.label, (cast("StructType", columns[name].dataType) for columns in shards), refuse=table.refuse_type
-        )
-        for name in (_IMAGES if others else ())
-    }
-    united = StructType([StructField(c.name, images.get(c.name, c.dataType), metadata=c.metadata) for c in first])
+    united = shards[0]
+    if len(shards) > 1:
+        images = {
+            name: column_changes.unite_columns(
+                table.label,
+                (cast("StructType", columns[name].dataType) for columns in shards),
+                refuse=table.refuse_type,
+            )
+            for name in _IMAGES
+        }
+        united = StructType([StructField(c.name, images.get(c.name, c.dataType), metadata=c.metadata) for c in united])
     names = cast("StructType", united["after"].dataType).names
     counts = Counter(name.lower() for name in names)
     if twice := sorted(name for name in names if counts[name.lower()] > 1):
