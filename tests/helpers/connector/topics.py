@@ -160,7 +160,7 @@ class Tail:
             elif not error.retriable() and error.code() not in {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}:
                 raise AssertionError(str(error))
 
-    def to_end(self, within_s: float = 30) -> None:
+    def to_end(self, within_s: float = 90) -> None:
         """Read to where each partition ends now; give up when nothing has come for so long."""
         ends = {place: self._find_end(place) for place in self._places}
         seen, came = len(self.seen), time.monotonic()
@@ -184,7 +184,7 @@ class Tail:
                 return end
 
     def wait_for(
-        self, wanted: Callable[[Seen], bool], within_s: float = 60, *, unless: Callable[[], bool] = lambda: False
+        self, wanted: Callable[[Seen], bool], within_s: float = 120, *, unless: Callable[[], bool] = lambda: False
     ) -> Seen | None:
         """The first record that fits. None if `unless` came true before."""
         looked, deadline = 0, time.monotonic() + within_s

@@ -192,7 +192,7 @@ def test_a_table_has_another_name_while_it_is_loaded(connector: Maker, between: 
         return {str(row["id"]): row["v"] for row in state.values()}
 
     with here.carrying():
-        wait_until(rows, 60, "the first chunk")
+        wait_until(rows, 90, "the first chunk")
         here.sql(
             "ALTER TABLE pair RENAME TO other",
             "UPDATE other SET v = v + 1000 WHERE id % 3 = 0",
@@ -202,7 +202,7 @@ def test_a_table_has_another_name_while_it_is_loaded(connector: Maker, between: 
         between.further(10_000)
         here.caught_up()
         table = here.ask("SELECT jsonb_object_agg(id, v) FROM pair")
-        wait_until(lambda: rows() == table, 60, "the topic has the table's rows")
+        wait_until(lambda: rows() == table, 90, "the topic has the table's rows")
 
 
 @pytest.mark.core
@@ -257,7 +257,7 @@ def test_a_load_is_paused_and_resumed(small: Installation) -> None:
         assert "running, 100 rows of about 350, " in here.twofold("backfill", "status", ok=True).stdout
         assert "rows a second" in here.twofold("status", ok=True).stdout
         here.twofold("backfill", "pause", "public.account", ok=True)
-        wait_until(lambda: "paused" in here.twofold("backfill", "status", ok=True).stdout, 60, "paused")
+        wait_until(lambda: "paused" in here.twofold("backfill", "status", ok=True).stdout, 90, "paused")
     here.configure({"backfill": {"rows_per_second": 0}})
     with here.carrying():
         here.sql("UPDATE account SET version = 1 WHERE id % 100 = 0")
@@ -292,7 +292,7 @@ def test_a_load_is_cancelled(small: Installation, between: Between) -> None:
         assert {s.key["id"] for s in rows} == {*range(1, 101), 307}
         assert sorted(s.value["after"]["version"] for s in rows if s.key["id"] in {7, 307}) == [0, 1, 1]
         here.twofold("backfill", "start", "public.account", ok=True)
-        wait_until(lambda: "reload" in [c["kind"] for c in here.records("commits")], 60, "it starts over")
+        wait_until(lambda: "reload" in [c["kind"] for c in here.records("commits")], 90, "it starts over")
         ready(here)
     assert {s.key["id"] for s in here.read("account") if s.key and s.value["op"] == "r"} == set(range(351))
 
@@ -364,9 +364,9 @@ def test_a_type_that_old_rows_would_be_misread_under(connector: Maker, kafka: Ka
         return {row["id"]: str(row["price"]) for row in rows}
 
     with here.carrying():
-        wait_until(lambda: topic in here.reader.topics(here.prefix), 60, "the topic is there again")
+        wait_until(lambda: topic in here.reader.topics(here.prefix), 90, "the topic is there again")
         # The topic is made before the load is entered.
-        wait_until(lambda: prices() == {1: "1.2500", 2: "0.0625"}, 60, "its rows")
+        wait_until(lambda: prices() == {1: "1.2500", 2: "0.0625"}, 90, "its rows")
 
 
 def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) -> None:
@@ -380,7 +380,7 @@ def test_a_start_repairs_a_topic_that_is_gone(connector: Maker, kafka: Kafka) ->
     assert "twofold backfill start public.account" in str(here.refusal())
     here.twofold("backfill", "start", "public.account", ok=True)
     with here.carrying():
-        wait_until(lambda: topic in here.reader.topics(here.prefix), 60, "the topic is there again")
+        wait_until(lambda: topic in here.reader.topics(here.prefix), 90, "the topic is there again")
         # The topic is made before the load is entered.
         wait_until(
             lambda: {s.key["id"] for s in here.read("account") if s.key is not None} == {0, 1, 2}, 60, "its rows"

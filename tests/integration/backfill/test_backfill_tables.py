@@ -118,7 +118,7 @@ def test_empty_small_wide_and_large(as_reader: Callable[..., Installation], kafk
         here.sql(f"ALTER PUBLICATION {here.prefix} ADD TABLE nothing, one, wide")
         # All three are noticed at once; a topic is there before its load is entered.
         wait_until(lambda: here.table("wide") in here.reader.topics(here.prefix), what="they are noticed")
-        wait_until(lambda: rows(here, "one", "r") and len(rows(here, "wide", "r")) == 10, 60, "they are loaded")
+        wait_until(lambda: rows(here, "one", "r") and len(rows(here, "wide", "r")) == 10, 90, "they are loaded")
         ready(here)
         commits = here.records("commits")
     assert rows(here, "nothing", "r") == {}

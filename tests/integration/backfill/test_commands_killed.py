@@ -81,7 +81,7 @@ def test_a_keyless_load_is_cancelled_after_a_restart(connector: Maker, *, paused
     here.caught_up()
     if paused:
         command(here, "pause", "public.line")
-        wait_until(lambda: states(here) == {"public.line": "paused"}, 60, "it is paused")
+        wait_until(lambda: states(here) == {"public.line": "paused"}, 90, "it is paused")
     run.kill9()
     here.forget_runs()
     run = here.start()
@@ -114,7 +114,7 @@ def test_a_keyless_load_of_which_no_earlier_process_held_a_row_is_cancelled(conn
     run.kill9()
     command(here, "start", "public.line")
     run = here.start()
-    wait_until(lambda: "reload" in [record["kind"] for record in here.records("commits")], 60, "the truncate")
+    wait_until(lambda: "reload" in [record["kind"] for record in here.records("commits")], 90, "the truncate")
     here.sql("INSERT INTO line VALUES (2)")
     command(here, "cancel", "public.line")
     ready(here)
@@ -150,7 +150,7 @@ def test_a_restart_that_is_cancelled_before_its_truncate_leaves_a_stale_topic(co
         assert here.records("commits")[-1]["stale"] == [here.table("t")]
         assert "reload" not in [record["kind"] for record in here.records("commits")], "a person decides"
         command(here, "start", "public.t")
-        wait_until(lambda: "reload" in [record["kind"] for record in here.records("commits")], 60, "the truncate")
+        wait_until(lambda: "reload" in [record["kind"] for record in here.records("commits")], 90, "the truncate")
         ready(here)
         assert here.status().stale == ()
     rows = [s.value for s in here.read("t") if s.value]

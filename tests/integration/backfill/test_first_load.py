@@ -133,7 +133,7 @@ def test_what_was_not_sent_between_init_and_the_first_run(connector: Maker, what
     here.initialise()
     here.sql(*(statement.format(here.prefix) for statement in UNSENT[what]))
     with here.carrying():
-        wait_until(lambda: "reload" in {commit["kind"] for commit in here.records("commits")}, 60, "it is reloaded")
+        wait_until(lambda: "reload" in {commit["kind"] for commit in here.records("commits")}, 90, "it is reloaded")
         ready(here)
         here.caught_up()
     rows = [row for _, row in sorted(folded(here.read("t")).items())]

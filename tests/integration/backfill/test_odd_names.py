@@ -71,7 +71,7 @@ def test_schemas_and_tables(connector: Maker) -> None:
         if len([s for s in here.reader.read([f"{here.prefix}.progress"]) if s.value == "start"]) >= len(names):
             break
     with here.carrying():
-        wait_until(lambda: [keys(here, *name) for name in names] == [[1, 2]] * len(names), 60, "all are loaded again")
+        wait_until(lambda: [keys(here, *name) for name in names] == [[1, 2]] * len(names), 90, "all are loaded again")
 
 
 def test_a_table_that_is_named_without_quotes(connector: Maker) -> None:

@@ -45,14 +45,14 @@ def bank(module_connector: Maker) -> Installation:
     made.initialise()
     made.carry()
     topic = made.table("accounts")
-    wait_until(lambda: len(made.reader.read([topic])) == 2, 60)
+    wait_until(lambda: len(made.reader.read([topic])) == 2)
     made.sql("INSERT INTO accounts VALUES (3, 'cleo', 10)")
     made.prepare("never", "UPDATE accounts SET balance = 0")
     made.sql("ROLLBACK PREPARED 'never'")
     made.prepare("gift", "UPDATE accounts SET balance = 70 WHERE id = 1")
     made.sql("COMMIT PREPARED 'gift'", "DELETE FROM accounts WHERE id = 2")
     # The tombstone behind the delete is the last.
-    wait_until(lambda: len(made.reader.read([topic])) == 6, 60)
+    wait_until(lambda: len(made.reader.read([topic])) == 6)
     return made
 
 

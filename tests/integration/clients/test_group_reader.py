@@ -53,10 +53,10 @@ def test_a_global_transaction_comes_whole_or_not_at_all(connector: Maker) -> Non
         here.carry()
     group.east.sql("INSERT INTO account VALUES (100, 1, 'local')")
     group.commit("first", 1)
-    wait_until(lambda: global_ids(group) == [("1:first",)], 60, "the first transfer comes")
+    wait_until(lambda: global_ids(group) == [("1:first",)], 90, "the first transfer comes")
     east, west = group.prepare("second", 2)
     east.tpc_commit()
-    wait_until(lambda: "1:second" in in_doubt(group.frontier(group.west)), 60, "the west has it in doubt")
+    wait_until(lambda: "1:second" in in_doubt(group.frontier(group.west)), 90, "the west has it in doubt")
     group.commit("third", 3)
     group.west.sql("INSERT INTO account VALUES (200, 1, 'local')")
     group.east.caught_up()
@@ -71,7 +71,7 @@ def test_a_global_transaction_comes_whole_or_not_at_all(connector: Maker) -> Non
         group.west.caught_up()
     for branch in (opposite[1][0], opposite[0][1]):
         branch.tpc_commit()
-    wait_until(lambda: len(global_ids(group)) == 3, 60, "all come")
+    wait_until(lambda: len(global_ids(group)) == 3, 90, "all come")
     found = read(group)
     assert [each for each, _, _ in found if each] == [("1:first",), ("1:second", "1:third"), ("1:one", "1:other")]
     for names, branches, _ in found:
@@ -98,7 +98,7 @@ def test_without_the_first_commit_records_a_reader_starts_at_newest(connector: M
         here.carry()
         for _ in range(2):
             here.caught_up()
-    wait_until(lambda: read(group), 60, "something comes")
+    wait_until(lambda: read(group), 90, "something comes")
     delete_records(group.west.reader.bootstrap, f"{group.west.prefix}.commits", 1)
     with pytest.raises(Refused, match=f"no longer has the first commit records of {group.west.prefix}"):
         read(group)
@@ -107,7 +107,7 @@ def test_without_the_first_commit_records_a_reader_starts_at_newest(connector: M
     group.east.caught_up()
     with reader_of(group) as reader, ThreadPoolExecutor(1) as executor:
         starting = executor.submit(reader.transactions, "newest")
-        wait_until(lambda: "1:half" in in_doubt(group.frontier(group.west)), 60, "the west has it in doubt")
+        wait_until(lambda: "1:half" in in_doubt(group.frontier(group.west)), 90, "the west has it in doubt")
         assert not starting.done()
         west.tpc_commit()
         transactions = starting.result(60)
@@ -123,7 +123,7 @@ def test_newest_is_found_where_retention_has_deleted_all_commit_records(connecto
     for here in group.members.values():
         here.carry()
         here.caught_up()
-    wait_until(lambda: read(group), 60, "something comes")
+    wait_until(lambda: read(group), 90, "something comes")
     delete_records(group.west.reader.bootstrap, f"{group.west.prefix}.commits")
     with reader_of(group) as reader:
         transactions = reader.transactions("newest")

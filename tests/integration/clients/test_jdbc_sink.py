@@ -68,7 +68,7 @@ def there(here: Installation, worker: ConnectWorker, target: str, query: str) ->
             return False
 
     try:
-        wait_until(same, 60)
+        wait_until(same)
     except AssertionError:
         assert rows(target, query) == wanted
         raise

@@ -230,7 +230,7 @@ class ReadingProgram:
             if (len(state.account), len(state.teller)) != (40, 3):
                 assert not count, "the loads come first"
                 continue
-            wait_until(lambda: len(bank.done) >= count, 30, "the transfers are noted")  # noqa: B023
+            wait_until(lambda: len(bank.done) >= count, 90, "the transfers are noted")  # noqa: B023
             assert state == bank.state_behind(count)
         if counts[0] and len(counts) == 1:
             ((lsn,),) = self._select("SELECT lsn FROM bookmark")
@@ -315,7 +315,7 @@ def open_banks(connector: Maker, cluster: KafkaCluster, number: int) -> list[Ban
         bank.here.start()
     for bank in banks:
         rows = {"account": 40, "teller": 3}
-        wait_until(lambda: all(len(bank.here.read(each)) == n for each, n in rows.items()), 60, "all is loaded")  # noqa: B023
+        wait_until(lambda: all(len(bank.here.read(each)) == n for each, n in rows.items()), 90, "all is loaded")  # noqa: B023
     return banks
 
 

@@ -86,7 +86,7 @@ def shows_the_sources(group: Group, shards: PlainMap) -> bool:
 @pytest.mark.core
 def test_a_row_moves_at_once_whichever_branch_is_late(group: Group) -> None:
     shards = PlainMap(group)
-    wait_until(lambda: shows_the_sources(group, shards), 60, "the map has the rows of both")
+    wait_until(lambda: shows_the_sources(group, shards), 90, "the map has the rows of both")
     ways = (group.east, group.west), (group.west, group.east)
     for number, ((old, new), is_delete_late) in enumerate(product(ways, (False, True)), 1):
         account = old.ask("SELECT min(id) FROM account")
@@ -96,11 +96,11 @@ def test_a_row_moves_at_once_whichever_branch_is_late(group: Group) -> None:
         new.prepare(branches[new], f"INSERT INTO account VALUES ({account}, {balance}, '{note}')")
         early, late = (new, old) if is_delete_late else (old, new)
         early.sql(f"COMMIT PREPARED '{branches[early]}'")
-        wait_until(lambda: in_doubt(group.frontier(late)), 60, "the other has it in doubt")  # noqa: B023
+        wait_until(lambda: in_doubt(group.frontier(late)), 90, "the other has it in doubt")  # noqa: B023
         catch_up(group)
         assert shards.read()[account] == (old.prefix, balance, note)
         late.sql(f"COMMIT PREPARED '{branches[late]}'")
-        wait_until(lambda: shows_the_sources(group, shards), 60, "the row has moved")
+        wait_until(lambda: shows_the_sources(group, shards), 90, "the row has moved")
         assert shards.rows[account] == (new.prefix, balance, note)
         assert len(shards.global_ids) == shards.moves == number
 
@@ -108,7 +108,7 @@ def test_a_row_moves_at_once_whichever_branch_is_late(group: Group) -> None:
 def test_each_row_is_once_in_a_map_of_all_shards_while_rows_move(group: Group) -> None:
     """The reader ends again and again, and a next one continues from its bookmark."""
     shards = PlainMap(group)
-    wait_until(lambda: shows_the_sources(group, shards), 60, "the map has the rows of both")
+    wait_until(lambda: shows_the_sources(group, shards), 90, "the map has the rows of both")
     mover = Mover(group.members)
     mover.start()
     try:
@@ -120,6 +120,6 @@ def test_each_row_is_once_in_a_map_of_all_shards_while_rows_move(group: Group) -
     finally:
         mover.stop()
     catch_up(group)
-    wait_until(lambda: shows_the_sources(group, shards), 60, "the map has the rows of both")
+    wait_until(lambda: shows_the_sources(group, shards), 90, "the map has the rows of both")
     assert shards.moves == mover.moves
     assert len(shards.global_ids) == len(set(shards.global_ids)) >= mover.moves

@@ -66,10 +66,10 @@ def bank(module_connector: Maker) -> Installation:
     here.sql(SCHEMA, "INSERT INTO account SELECT i, 0, 'loaded' FROM generate_series(1, 500) i")
     here.initialise()
     here.carry()
-    wait_until(lambda: len(here.reader.read([here.table("account")])) == 500, 60)
+    wait_until(lambda: len(here.reader.read([here.table("account")])) == 500)
     here.prepare("never", "INSERT INTO account VALUES (900, 9, 'never')")
     here.prepare("late", "UPDATE account SET note = 'late' WHERE id <= 20", "INSERT INTO journal VALUES ('late')")
-    wait_until(lambda: len(here.records("prepared")) >= 2, 60, "both are open")
+    wait_until(lambda: len(here.records("prepared")) >= 2, 90, "both are open")
     here.sql(
         "BEGIN; UPDATE account SET version = 1 WHERE id > 20; INSERT INTO transfer SELECT i::text, i, 1 FROM generate_series(21, 60) i; COMMIT",
         "ROLLBACK PREPARED 'never'",
@@ -300,7 +300,7 @@ class Copies:
     def run_until(self, holds: Callable[[], bool]) -> None:
         """Start it, and end it as Ctrl-C does when it has come so far."""
         with subprocess.Popen(self._line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            wait_until(lambda: holds() or process.poll() is not None, 60)
+            wait_until(lambda: holds() or process.poll() is not None)
             assert process.poll() is None, process.stderr and process.stderr.read()
             process.terminate()
 
@@ -316,7 +316,7 @@ def accounts(connector: Maker) -> Installation:
 
 def wait_for_load(here: Installation) -> None:
     """Before the load has ended, a table's rows are not whole."""
-    wait_until(lambda: len(here.reader.read([here.table("accounts")])) == 20, 60)
+    wait_until(lambda: len(here.reader.read([here.table("accounts")])) == 20)
 
 
 def make_accounts(here: Installation) -> None:

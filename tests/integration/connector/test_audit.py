@@ -150,7 +150,7 @@ def test_a_damage_is_found_and_the_command_that_is_named_repairs_it(
     here.sql("UPDATE account SET version = version + 1 WHERE id < 10", "INSERT INTO journal VALUES ('meanwhile')")
     here.twofold(*trouble["repair"].split()[1:], ok=True)
     here.start()
-    wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
+    wait_until(lambda: of(audit(here)[1], "account")["reload"], 90, "the reload")
     ready(here, 60)
     here.caught_up()
     status, found = audit(here)
@@ -189,7 +189,7 @@ def test_only_what_was_written_lately_is_looked_at_unless_somebody_ended_a_trans
     vandal.write(vandal.rows(here.table("account")), commit=True)
     here.twofold("backfill", "start", "public.account", ok=True)
     with here.carrying():
-        wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
+        wait_until(lambda: of(audit(here)[1], "account")["reload"], 90, "the reload")
         ready(here, 60)
         vandal.write(vandal.rows(here.table("transfer")), commit=True)
         time.sleep(SINCE_LAST_COMMIT.before_s + 0.5)
@@ -282,6 +282,6 @@ def test_it_ends_at_once_when_it_is_told(number: signal.Signals, stopped: Instal
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)
     process.send_signal(number)
-    _, said = process.communicate(timeout=10)
+    _, said = process.communicate(timeout=60)
     assert (process.returncode, said.strip()) == (130, "stopped")
     vandal.abort()

@@ -38,7 +38,7 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
     here.initialise()
     columns = ("DROP contact", "RENAME email TO contact", "ADD email text")
     with here.carrying():
-        wait_until(lambda: len(here.read("pair")) == 2, 60)
+        wait_until(lambda: len(here.read("pair")) == 2)
         here.sql("SELECT pg_logical_emit_message(true, 'mine', 'not carried')")
         here.prepare(
             "one",
@@ -50,9 +50,9 @@ def test_rows_are_read_by_the_key_and_the_columns_of_their_position(connector: M
             " CREATE UNIQUE INDEX pair_id ON pair (id); COMMIT"
         )
         here.caught_up()
-        wait_until(lambda: rows(here) == {1: 7, 2: 2}, 60)
+        wait_until(lambda: rows(here) == {1: 7, 2: 2})
         here.sql("COMMIT PREPARED 'one'")
-        wait_until(lambda: here.read("person"), 60)
+        wait_until(lambda: here.read("person"))
     assert not deleted(here)
     persons = [s.value["after"] for s in here.read("person") if s.value and s.value["after"]]
     assert persons
@@ -134,7 +134,7 @@ class Pairs:
         """The connector carries all, and publishes no delete of key 1."""
         with self.here.carrying():
             self.here.caught_up()
-            wait_until(lambda: rows(self.here) == {1: self._value, 2: 2}, 60)
+            wait_until(lambda: rows(self.here) == {1: self._value, 2: 2})
         assert not deleted(self.here)
 
 

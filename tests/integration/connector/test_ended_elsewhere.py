@@ -73,7 +73,7 @@ def ended_late(here: Installation, proxy: Proxy, *, commit: bool) -> None:
     prepared_and_open(here, "first", 100)
     late_end(proxy, r"prepared\.00$", commit=commit)
     here.sql("COMMIT PREPARED 'first'" if commit else "ROLLBACK PREPARED 'first'")
-    wait_until(lambda: proxy.waiting() == 1, 30)
+    wait_until(lambda: proxy.waiting() == 1)
     here.caught_up()
 
 
@@ -133,7 +133,7 @@ def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_aga
         for key in range(200, 210):
             before = len(here.records("commits"))
             here.sql(f"INSERT INTO account VALUES ({key}, 0, 'visible before it is committed')")
-            wait_until(partial(_carried_or, released, here, before), 30)
+            wait_until(partial(_carried_or, released, here, before))
             if released:
                 break
         _refused(run)
@@ -141,7 +141,7 @@ def test_a_late_commit_in_the_middle_of_a_group_is_refused_before_it_is_sent_aga
     assert isinstance(here.refusal(), Refused)
     here.twofold("backfill", "start", "public.account", ok=True)
     here.start()
-    wait_until(lambda: of(audit(here)[1], "account")["reload"], 60, "the reload")
+    wait_until(lambda: of(audit(here)[1], "account")["reload"], 90, "the reload")
     ready(here, 60)
     assert audit(here)[0] == 0
 

@@ -84,7 +84,7 @@ def die(dying: Running, work: Workload) -> None:
         if not dying.dead:
             work.run()
         with suppress(subprocess.TimeoutExpired):
-            dying.ended(within_s=5)
+            dying.ended(within_s=10)
             break
     assert dying.ended() == -signal.SIGKILL, dying.said()
 

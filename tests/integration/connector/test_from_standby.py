@@ -249,12 +249,12 @@ def test_from_standby_whose_slot_is_lost_in_a_conflict(
     pair.standby = _again(pair.standby, hot_standby_feedback="off")
     try:
         catalog_xmin = "SELECT catalog_xmin::text FROM pg_replication_slots WHERE slot_name = 'standby'"
-        wait_until(lambda: ask(pair.primary, catalog_xmin) is None, 60, "the primary knows no xmin of the standby")
+        wait_until(lambda: ask(pair.primary, catalog_xmin) is None, 90, "the primary knows no xmin of the standby")
         for n in range(3):
             here.sql(f"CREATE TABLE gone{n} (id int)", f"DROP TABLE gone{n}")
         here.sql("VACUUM pg_class", "VACUUM pg_attribute", "VACUUM pg_type")
         lost = f"SELECT wal_status FROM pg_replication_slots WHERE slot_name = '{here.prefix}'"
-        wait_until(lambda: ask(pair.standby, lost) == "lost", 60, "the slot is lost")
+        wait_until(lambda: ask(pair.standby, lost) == "lost", 90, "the slot is lost")
         examined = here.twofold("doctor")
         assert "ALTER SYSTEM SET hot_standby_feedback = on;" in examined.stdout
         error = here.refusal()

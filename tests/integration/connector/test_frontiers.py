@@ -178,7 +178,7 @@ def test_prepared_list_knows_siblings_before_the_members_first_frontier(connecto
     assert group.frontier(group.west) is None
     west.tpc_commit()
     group.west.start()
-    wait_until(lambda: group.shown() == group.both("1:early"), 60, "it is whole")
+    wait_until(lambda: group.shown() == group.both("1:early"), 90, "it is whole")
 
 
 def test_a_member_that_begins_again_is_not_taken_for_what_it_was(connector: Maker) -> None:
@@ -201,7 +201,7 @@ def test_a_member_that_begins_again_is_not_taken_for_what_it_was(connector: Make
         return bool(last) and all(last[0][name] == found.get(name) for name in ("sequence", "stream_id"))
 
     group.commit("former", 9)
-    wait_until(knows_all, 30, "the west has seen the former stream")
+    wait_until(knows_all, 90, "the west has seen the former stream")
     former = seen()
     assert former["sequence"] > 3
     east.runs[-1].stop()
@@ -210,7 +210,7 @@ def test_a_member_that_begins_again_is_not_taken_for_what_it_was(connector: Make
     east.twofold("init", ok=True)
     east.start()
     group.commit("later", 10)
-    wait_until(knows_all, 60, "the west has seen the new stream")
+    wait_until(knows_all, 90, "the west has seen the new stream")
     assert seen()["sequence"] < former["sequence"], "its numbers began again"
 
 
@@ -248,11 +248,11 @@ def test_status_and_metrics_say_who_waits_for_a_branch_in_doubt(connector: Maker
     assert line.endswith(f"in database {group.west.ask('SELECT current_database()')}: COMMIT PREPARED '{gid}';")
     assert f"holds back {held}" in told(group.west, "prepared", "list")
     assert "HOLDS BACK" not in told(group.east, "status")
-    wait_until(lambda: metric(group.west, "twofold_half_committed") == 1, 30, "the metric of the west")
+    wait_until(lambda: metric(group.west, "twofold_half_committed") == 1, 90, "the metric of the west")
     assert metric(group.west, "twofold_held_back_commits") == waiting
     assert metric(group.east, "twofold_half_committed") == 0
     west.tpc_commit()
-    wait_until(lambda: metric(group.west, "twofold_half_committed") == 0, 30, "nothing waits")
+    wait_until(lambda: metric(group.west, "twofold_half_committed") == 0, 90, "nothing waits")
     assert "HOLDS BACK" not in told(group.west, "status")
 
 
@@ -276,7 +276,7 @@ def test_plain_transactions_have_a_frontier_at_leisure(connector: Maker, monkeyp
         seen = {(name, each["prefix"]): each["sequence"] for name in last for each in last[name]["seen"]}
         return seen == {(name, other): commits[other] for name in last for other in last if name != other}
 
-    wait_until(all_know_all, 60, "the frontiers speak of the plain transactions")
+    wait_until(all_know_all, 90, "the frontiers speak of the plain transactions")
     assert group.count_frontiers() - before <= 2 * ((time.monotonic() - began) / leisure_s + 1)
 
 

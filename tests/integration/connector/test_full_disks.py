@@ -51,7 +51,7 @@ def test_kafkas_disk(connector: Maker, small_disk: Path, own_kafka: Callable[...
     work.running = None
     here.sql(f"INSERT INTO account SELECT n, 1, {RANDOM} FROM generate_series(1000, 6000) n")
     (node,) = kafka.nodes
-    wait_until(lambda: node._process and not node._process.running(), 60, "the broker has ended")
+    wait_until(lambda: node._process and not node._process.running(), 90, "the broker has ended")
     assert "No space left on device" in node.log.read_text()
     work.run()
     run.wait_for("the run has ended")

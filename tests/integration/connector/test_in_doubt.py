@@ -16,7 +16,7 @@ from fixtures.connector import Installation, Maker
 from helpers.connector.topics import Tail, gid_of
 from twofold.stack import PostgresServer
 
-SLACK_S = 8
+SLACK_S = 30
 """What a machine that is busy with other tests may add."""
 
 

@@ -89,7 +89,7 @@ def test_outbox_events_of_a_large_transaction(connector: Maker, streaming: str) 
             " FROM generate_series(1, 5000) n; COMMIT"
         )
         assert len(compare(here)) == 5000
-        wait_until(lambda: (streamed(here) > 0) == (streaming == "on"), 10, "what was streamed")
+        wait_until(lambda: (streamed(here) > 0) == (streaming == "on"), 90, "what was streamed")
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ def raw(here: Installation) -> list[bytes | None]:
         values = [message.value() for message in read_to_end(here.reader.bootstrap, [topic(here)], patience_s=20)]
         return values if len(values) == wanted else None
 
-    found: list[bytes | None] = wait_until(read_all, 20, f"{wanted} events")
+    found: list[bytes | None] = wait_until(read_all, 90, f"{wanted} events")
     return found
 
 

@@ -69,7 +69,7 @@ def test_policy_leaves_no_canary_anywhere(made: Installation, tmp_path: Path) ->
     done = made.twofold("init", ok=True)
     said: list[str | bytes] = [done.stdout + done.stderr]
     run = made.start()
-    wait_until(lambda: len(made.read("person")) >= 100, 60)
+    wait_until(lambda: len(made.read("person")) >= 100)
     made.sql(
         row(101, 110),
         "UPDATE person SET name = 'another' WHERE id <= 10",
@@ -83,7 +83,7 @@ def test_policy_leaves_no_canary_anywhere(made: Installation, tmp_path: Path) ->
     )
     made.prepare("one", row(300))
     made.prepare("two", row(400))
-    wait_until(lambda: {r["state"] for r in made.records("prepared")} >= {"parked"}, 60)
+    wait_until(lambda: {r["state"] for r in made.records("prepared")} >= {"parked"})
     waiting = spooled(run, tmp_path / "spool")
     assert waiting, "nothing waits in the spool"
     said += [*pages(run).values(), *waiting]
@@ -138,7 +138,7 @@ def test_policy_refuses_another_key_of_hashes_where_a_message_key_has_the_former
     made.twofold("init", ok=True)
     with made.carrying():
         made.sql("INSERT INTO letter VALUES (1, 'x')")
-        wait_until(lambda: made.read("letter"), 60)
+        wait_until(lambda: made.read("letter"))
     (tmp_path / "policy.key").write_bytes(KEY[::-1])
     made.sql("DELETE FROM letter")
     refusal = str(made.refusal())
@@ -146,7 +146,7 @@ def test_policy_refuses_another_key_of_hashes_where_a_message_key_has_the_former
     assert "policy.key_file" in refusal
     (tmp_path / "policy.key").write_bytes(KEY)
     with made.carrying():
-        wait_until(lambda: len(made.read("letter")) == 3, 60, "insert, delete, tombstone")
+        wait_until(lambda: len(made.read("letter")) == 3, 90, "insert, delete, tombstone")
     assert {s.key["id"] for s in made.read("letter")} == {hashed(1)}
 
 
@@ -157,7 +157,7 @@ def test_policy_hashes_a_key_of_a_table_that_is_not_loaded(made: Installation) -
     made.twofold("init", ok=True)
     run = made.start()
     made.sql(f"INSERT INTO letter VALUES ({NUMBER}, 'x')", f"UPDATE letter SET email = 'y' WHERE id = {NUMBER}")
-    wait_until(lambda: len(made.read("letter")) == 2, 60)
+    wait_until(lambda: len(made.read("letter")) == 2)
     assert {s.key["id"] for s in made.read("letter")} == {hashed(NUMBER)}
     assert not [name for name, data in raw(made) if sings(data)]
     run.stop()

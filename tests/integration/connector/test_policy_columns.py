@@ -86,14 +86,14 @@ def renamed_in_a_tree(here: Installation) -> None:
     here.sql("ALTER TABLE tree.root ATTACH PARTITION tree.beside FOR VALUES FROM (6) TO (8)")
     here.sql(f"INSERT INTO tree.root VALUES (7, '{TEXT}', '{TEXT}')")
     here.caught_up()
-    wait_until(lambda: {"id": 7, "mail": None, "pin": None} in rows(here, "tree.beside"), 30)
+    wait_until(lambda: {"id": 7, "mail": None, "pin": None} in rows(here, "tree.beside"))
 
 
 def hidden_there(here: Installation, **ids: int) -> None:
     """Wait until tables of the tree have topics with these rows, of which nothing is shown."""
     here.caught_up()
     wanted = [(f"tree.{table}", {"id": number, "mail": None}) for table, number in ids.items()]
-    wait_until(lambda: all(row in rows(here, table) for table, row in wanted), 30)
+    wait_until(lambda: all(row in rows(here, table) for table, row in wanted))
     assert not songs(here)
 
 
@@ -133,7 +133,7 @@ def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
     here.configure({"policy": {"columns": columns}})
     here.initialise()
     with here.carrying():
-        wait_until(lambda: all(last(here, table)["id"] == 1 for table in topics()), 60)
+        wait_until(lambda: all(last(here, table)["id"] == 1 for table in topics()))
         for case in CASES:
             here.sql("BEGIN; " + "; ".join(statements(f"live.{case}", case)) + "; COMMIT")
             here.prepare(case, *statements(f"prepared.{case}", case))
@@ -148,7 +148,7 @@ def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
         renamed_in_a_tree(here)
         here.sql(*(f"UPDATE {when}.{case} SET phone = 'r'" for when in WHEN[:2] for case in CASES))
         here.caught_up()
-        wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[:2] for case in CASES), 60)
+        wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[:2] for case in CASES))
     run = here.start()
     for case in CASES:
         here.sql("BEGIN; " + "; ".join(statements(f"killed.{case}", case)) + "; COMMIT")
@@ -160,8 +160,8 @@ def walk(connector: Maker, tmp_path: Path, *, told: bool, **where: str) -> None:
     here.sql("ALTER TABLE parts.root DETACH PARTITION parts.later", f"INSERT INTO parts.later VALUES ('{TEXT}', 13)")
     with here.carrying():
         here.caught_up()
-        wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[2:] for case in CASES), 60)
-        wait_until(lambda: any(row["id"] == 13 for row in rows(here, "parts.later")), 60)
+        wait_until(lambda: all(last(here, f"{when}.{case}")["phone"] == "r" for when in WHEN[2:] for case in CASES))
+        wait_until(lambda: any(row["id"] == 13 for row in rows(here, "parts.later")))
     assert not songs(here)
     for when in WHEN:
         for case, name in HIDDEN_NOW.items():

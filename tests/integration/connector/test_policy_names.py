@@ -60,15 +60,15 @@ def assert_silent(made: Installation) -> None:
 def test_policy_stays_with_a_table_that_is_renamed_while_it_is_carried(made: Installation) -> None:
     """Its rules are those of its former name, until rules of the new one are there."""
     run = made.start()
-    wait_until(lambda: len(ids(made, "person")) == 40, 60)
+    wait_until(lambda: len(ids(made, "person")) == 40)
     made.sql("ALTER TABLE person RENAME TO people", person(41, table="people"))
-    wait_until(lambda: ids(made, "people") >= set(range(1, 42)), 60)
+    wait_until(lambda: ids(made, "people") >= set(range(1, 42)))
     run.stop()
     assert not [each for each in findings(made) if each.severity is Severity.MUST]
     rules(made, *NEW_RULES)
     run = made.start()
     made.sql(person(42, table="people"))
-    wait_until(lambda: 42 in ids(made, "people"), 60)
+    wait_until(lambda: 42 in ids(made, "people"))
     run.stop()
     assert_silent(made)
 
@@ -77,16 +77,16 @@ def test_policy_stays_with_a_table_that_was_renamed_before_its_load_was_over(mad
     """Its load finds no table of the old name, and the next run only one of the new name."""
     made.configure({"backfill": {"rows_per_second": 10}})
     run = made.start()
-    wait_until(lambda: ids(made, "person"), 60)
+    wait_until(lambda: ids(made, "person"))
     made.sql("ALTER TABLE person RENAME TO people")
-    wait_until(lambda: not loading(made), 60, "the load has found no such table")
+    wait_until(lambda: not loading(made), 90, "the load has found no such table")
     run.stop()
     rules(made, ("public.other.email", "hash"))
     assert "has hidden email, phone of public.people so far" in str(made.refusal())
     rules(made, *RULES)
     made.configure({"backfill": {"rows_per_second": 0}})
     run = made.start()
-    wait_until(lambda: ids(made, "people") == set(range(1, 41)), 60)
+    wait_until(lambda: ids(made, "people") == set(range(1, 41)))
     run.stop()
     assert_silent(made)
 
@@ -97,7 +97,7 @@ def loading(made: Installation) -> bool:
 
 def test_policy_refuses_rows_of_the_old_name_whose_rule_was_given_to_the_new_one(made: Installation) -> None:
     run = made.start()
-    wait_until(lambda: len(ids(made, "person")) == 40, 60)
+    wait_until(lambda: len(ids(made, "person")) == 40)
     run.stop()
     made.sql(person(41), "ALTER TABLE person RENAME TO people", person(42, table="people"))
     rules(made, *NEW_RULES)
@@ -106,14 +106,14 @@ def test_policy_refuses_rows_of_the_old_name_whose_rule_was_given_to_the_new_one
     assert "the data policy has hidden email, phone of public.person so far, and has no rule for it any more" in run.said()  # fmt: skip
     rules(made, *RULES, *NEW_RULES)
     run = made.start()
-    wait_until(lambda: 41 in ids(made, "person") and ids(made, "people") >= set(range(1, 43)), 60)
+    wait_until(lambda: 41 in ids(made, "person") and ids(made, "people") >= set(range(1, 43)))
     run.stop()
     assert_silent(made)
 
 
 def test_policy_shows_a_column_again_by_an_explicit_keep_only(made: Installation) -> None:
     run = made.start()
-    wait_until(lambda: len(ids(made, "person")) == 40, 60)
+    wait_until(lambda: len(ids(made, "person")) == 40)
     run.stop()
     rules(made, RULES[0])
     (found,) = findings(made)
@@ -122,7 +122,7 @@ def test_policy_shows_a_column_again_by_an_explicit_keep_only(made: Installation
     assert findings(made) == []
     run = made.start()
     made.sql("INSERT INTO person VALUES (41, 'x', 'shown')")
-    wait_until(lambda: 41 in ids(made, "person"), 60)
+    wait_until(lambda: 41 in ids(made, "person"))
     run.stop()
     [row] = [seen.value["after"] for seen in made.read("person") if seen.key and seen.key["id"] == 41]
     assert row["phone"] == "shown"
@@ -130,9 +130,9 @@ def test_policy_shows_a_column_again_by_an_explicit_keep_only(made: Installation
 
 def test_policy_that_is_changed_is_told_by_doctor_before_a_run(made: Installation) -> None:
     run = made.start()
-    wait_until(lambda: len(ids(made, "person")) == 40, 60)
+    wait_until(lambda: len(ids(made, "person")) == 40)
     made.sql("INSERT INTO other VALUES (1, 'x', 'y')")
-    wait_until(lambda: ids(made, "other"), 60)
+    wait_until(lambda: ids(made, "other"))
     run.stop()
     assert findings(made) == []
     rules(made, *RULES, ("public.other.email", "hash"), ("public.gone.email", "hash"), ("public.*.later", "drop"))

@@ -40,7 +40,7 @@ def here(connector: Maker) -> Iterator[Installation]:
 
 def test_an_excepted_table_is_neither_loaded_nor_carried(here: Installation) -> None:
     here.sql("INSERT INTO hidden VALUES (2, 1)", "INSERT INTO account VALUES (20, 1)")
-    wait_until(lambda: _rows(here, "account") == _source(here, "account"), 60)
+    wait_until(lambda: _rows(here, "account") == _source(here, "account"))
     assert here.table("hidden") not in here.reader.topics(here.prefix)
 
 
@@ -48,15 +48,15 @@ def test_a_prepared_transaction_is_carried(here: Installation) -> None:
     here.prepare("later", "UPDATE account SET version = 2")
     here.prepare("never", "DELETE FROM halves")
     here.sql("ROLLBACK PREPARED 'never'", "COMMIT PREPARED 'later'")
-    wait_until(lambda: _rows(here, "account") == dict.fromkeys(range(20), 2), 60)
+    wait_until(lambda: _rows(here, "account") == dict.fromkeys(range(20), 2))
     assert _rows(here, "halves") == _source(here, "halves")
 
 
 def test_a_table_is_repacked_under_changes(here: Installation) -> None:
-    wait_until(lambda: _rows(here, "account") == _source(here, "account"), 60)
+    wait_until(lambda: _rows(here, "account") == _source(here, "account"))
     here.sql("DELETE FROM account WHERE id < 5", "REPACK account", "UPDATE account SET version = 2 WHERE id = 6")
     here.sql("REPACK (CONCURRENTLY) account", "UPDATE account SET version = 3 WHERE id = 7")
-    wait_until(lambda: _rows(here, "account") == _source(here, "account"), 60)
+    wait_until(lambda: _rows(here, "account") == _source(here, "account"))
 
 
 def test_the_first_slot_turns_decoding_on(own_postgres: Callable[..., PostgresServer], connector: Maker) -> None:

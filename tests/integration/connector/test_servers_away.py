@@ -73,7 +73,7 @@ def test_a_transaction_that_the_broker_timed_out(place: str, connector: Maker) -
     work.running = run = here.start(f"{place}=stop")
     work.run()
     wait_until(partial(is_asleep, run))
-    wait_until(lambda: readable_to_the_end(here), 60, "the broker has ended the transaction")
+    wait_until(lambda: readable_to_the_end(here), 90, "the broker has ended the transaction")
     run.signal(signal.SIGCONT)
     work.check()
     run.stop()

@@ -39,7 +39,7 @@ def test_a_transaction_in_doubt_does_not_keep_postgresql_from_shutting_down(
     state = "parked" if hold < 1 else "open"
     wait_until(lambda: [s for s in here.records("prepared") if s and s["state"] == state])
     os.kill(server.pid, FAST)
-    wait_until(lambda: not Path(f"/proc/{server.pid}").exists(), 20, "PostgreSQL has ended")
+    wait_until(lambda: not Path(f"/proc/{server.pid}").exists(), 90, "PostgreSQL has ended")
     server.stop()
     server.start()
     here.sql("COMMIT PREPARED 'doubt'")

@@ -210,14 +210,14 @@ def test_a_prepared_transaction_that_holds_a_catalog(sync: Synchronous, catalog:
         prepare = sync.in_background("shuts", lock, insert(1), pids=pids)
         sync.waits(prepare, "shuts")
         run = here.start(ready=False)
-        wait_until(lambda: f"process {pids[0]}" in status(here), 60, "status names who prepares")
+        wait_until(lambda: f"process {pids[0]}" in status(here), 90, "status names who prepares")
         assert f"AccessExclusiveLock on table {catalog}" in status(here)
 
         # The coordinator's own deadline has come. What it prepared keeps the lock.
         sync.elsewhere(f"SELECT pg_terminate_backend({pids[0]})")
         with pytest.raises(psycopg.OperationalError):
             prepare.result(20)
-        wait_until(lambda: "prepared transaction 'shuts'" in status(here), 60, "status names what is prepared")
+        wait_until(lambda: "prepared transaction 'shuts'" in status(here), 90, "status names what is prepared")
 
         # Ending it waits for the connector too, and keeps the lock meanwhile: one does not ask to
         # wait, or cancels the wait.

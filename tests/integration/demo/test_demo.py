@@ -49,7 +49,7 @@ def tell(mark: str, *options: str) -> str:
     environment = {**os.environ, MARK: mark}
     done = subprocess.run([*DEMO, *options], capture_output=True, text=True, env=environment, timeout=580, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    wait_until(lambda: not marked(mark), 20, "every process of the demo has ended")
+    wait_until(lambda: not marked(mark), 90, "every process of the demo has ended")
     return done.stdout
 
 
@@ -102,4 +102,4 @@ def test_interrupted_it_leaves_no_process_behind(mark: str, ending: signal.Signa
         assert len(marked(mark)) > 6
         demo.send_signal(ending)
         assert demo.wait(60) != 0
-    wait_until(lambda: not marked(mark), 30, "every process of the demo has ended")
+    wait_until(lambda: not marked(mark), 90, "every process of the demo has ended")

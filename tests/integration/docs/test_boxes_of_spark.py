@@ -44,7 +44,7 @@ def bank(connector: Maker) -> Installation:
     ready(made)
     made.sql("INSERT INTO entries VALUES (1, 1, 7), (2, 1, 8)", "DELETE FROM accounts WHERE id = 2")
     # The tombstone behind the delete is the last.
-    wait_until(lambda: len(made.reader.read([made.table("accounts")])) == 4, 60)
+    wait_until(lambda: len(made.reader.read([made.table("accounts")])) == 4)
     return made
 
 

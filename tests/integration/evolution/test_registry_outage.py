@@ -39,7 +39,7 @@ def test_a_lost_answer_is_asked_for_again_and_not_for_ever(door: Door, registry:
     begun = time.monotonic()
     with pytest.raises(Unreachable, match="does not answer: "):
         client.versions(f"{prefix}-value")
-    assert time.monotonic() - begun < 4
+    assert time.monotonic() - begun < 20
     door.to_lose = 0
     assert client.known_id(f"{prefix}-value", schema) == known
 
@@ -60,7 +60,7 @@ def has(key: int) -> Callable[[Seen], bool]:
 
 @pytest.mark.core
 def test_publishing_resumes_where_it_stopped(connector: Maker, door: Door, registry: Any) -> None:
-    here = connector(registry_server=door, registry={"timeout": 1.0})
+    here = connector(registry_server=door, registry={"timeout": 5.0})
     here.reader = Reader(here.reader.bootstrap, registry.url)  # the test's own eyes stay open
     run = here.start()
     here.sql("INSERT INTO account VALUES (1, 1, 'x')")
@@ -82,7 +82,7 @@ def test_publishing_resumes_where_it_stopped(connector: Maker, door: Door, regis
     assert not [s for s in tail.seen if has(4)(s) or has(5)(s)]
 
     door.reopen()
-    assert tail.wait_for(has(5), within_s=40)
+    assert tail.wait_for(has(5))
     assert not run.dead
     here.check()
 
@@ -98,7 +98,7 @@ def test_rows_of_a_table_in_backfill_ask_for_no_schema_that_is_known(
     here.twofold("backfill", "pause", "public.account", ok=True)
     with here.carrying():
         config = here.config
-        wait_until(lambda: backfills(config, read_progress(config))[0].state == "paused", 60, "the load is paused")
+        wait_until(lambda: backfills(config, read_progress(config))[0].state == "paused", 90, "the load is paused")
         door.requests.clear()
         here.sql("ALTER TABLE account ADD more int", "INSERT INTO account VALUES (2, 1, 'a new schema', 2)")
         assert here.tail("account").wait_for(has(2))

@@ -82,7 +82,7 @@ def at_source(table: Evolving) -> Counter[tuple[int, str]]:
 
 
 def until_equal(table: Evolving) -> None:
-    wait_until(lambda: state(table) == at_source(table), 60, f"{table.topic} says what {table.name} says")
+    wait_until(lambda: state(table) == at_source(table), 90, f"{table.topic} says what {table.name} says")
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.Lo
     walk = Walk(here, WHEN)
     walk.make()
     with here.carrying():
-        wait_until(walk.is_known, 60, "each description is pinned")
+        wait_until(walk.is_known, 90, "each description is pinned")
         walk.change("live")
         here.caught_up()
         assert not stays_wrong(walk, "live")
@@ -217,7 +217,7 @@ def test_every_topic_says_what_its_table_has(connector: Maker, caplog: pytest.Lo
         here.sql(
             publication.format(""), "DELETE FROM p.leaf WHERE id = 1", publication.format(", update, delete, truncate")
         )
-        wait_until(lambda: "p.leaf" in {each.table for each in here.status().stale}, 30, "it is named")
+        wait_until(lambda: "p.leaf" in {each.table for each in here.status().stale}, 90, "it is named")
         assert any("table p.leaf may be stale" in found.what for found in postgres.find_stale(here.config))
         here.caught_up()
         named = {each.topic for each in here.status().stale}
@@ -241,14 +241,14 @@ def test_a_partitioned_tables_new_column_has_a_default(connector: Maker, told: b
         "INSERT INTO p.root VALUES (11, 11)",
     )
     with here.carrying():
-        wait_until(partial(walk.has_the_root, "p.root"), 60, "it is loaded")
-        wait_until(walk.is_known, 60, "its description is pinned")
+        wait_until(partial(walk.has_the_root, "p.root"), 90, "it is loaded")
+        wait_until(walk.is_known, 90, "its description is pinned")
         here.sql("ALTER TABLE p.root ADD w int DEFAULT 7", "INSERT INTO p.root VALUES (12, 12)")
-        wait_until(partial(walk.has_the_root, "p.root"), 60, "it is reloaded")
+        wait_until(partial(walk.has_the_root, "p.root"), 90, "it is reloaded")
         reloads = [commit for commit in here.records("commits") if commit["kind"] == "reload"]
         here.sql("ALTER TABLE p.root ADD x int", "UPDATE p.root SET x = 1")
         here.caught_up()
-        wait_until(partial(walk.has_the_root, "p.root"), 60, "a column without a default needs no reload")
+        wait_until(partial(walk.has_the_root, "p.root"), 90, "a column without a default needs no reload")
     assert len(reloads) == len([commit for commit in here.records("commits") if commit["kind"] == "reload"]) == 1
     assert here.status().stale == ()
 
@@ -272,7 +272,7 @@ def test_with_and_without_event_triggers(
     walk = Walk(here, {"live": live, "away": later, "killed": later, "passed_by": passed_by}, prepared=prepared)
     walk.make()
     with here.carrying():
-        wait_until(walk.is_known, 60, "each description is pinned")
+        wait_until(walk.is_known, 90, "each description is pinned")
         walk.change("live")
         here.caught_up(180)
         assert not stays_wrong(walk, "live")
@@ -286,7 +286,7 @@ def test_with_and_without_event_triggers(
             here.caught_up(180)
             wait_until(partial(walk.has_the_root, topic), 45, topic)
             if not told and topic == "p.root":
-                wait_until(partial(walk.is_away, "leaf"), 30, "a look has not found the partition")
+                wait_until(partial(walk.is_away, "leaf"), 90, "a look has not found the partition")
     walk.change("away")
     with here.carrying():
         here.caught_up(180)
@@ -308,7 +308,7 @@ def test_with_and_without_event_triggers(
 def stays_wrong(walk: Walk, when: str) -> dict[str, Any]:
     """The tables whose topics do not become right."""
     try:
-        wait_until(lambda: not walk.wrong(when), 45)
+        wait_until(lambda: not walk.wrong(when))
     except AssertionError:
         return walk.wrong(when)
     return {}

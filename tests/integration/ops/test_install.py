@@ -111,7 +111,7 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
             with urlopen(f"{page}metrics") as answer:
                 return bytes(answer.read())
 
-        wait_until(lambda: b"twofold_rows_total 1.0" in metrics(), 60)
+        wait_until(lambda: b"twofold_rows_total 1.0" in metrics())
 
         (exported,) = (line for line in typed if line.startswith("export "))
         environment = dict(word.split("=", 1) for word in shlex.split(exported)[1:])
@@ -120,7 +120,7 @@ def test_from_nothing_to_a_mirror(secured: Secured, tmp_path: Path, monkeypatch:
         done = subprocess.run(job, env=told, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
         assert not re.search("hunter2|cannot publish", done.stderr), done.stderr
-        wait_until(lambda: (status()["mirror"] or {}).get("bytes") == 0, 30)  # type: ignore[attr-defined]
+        wait_until(lambda: (status()["mirror"] or {}).get("bytes") == 0)  # type: ignore[attr-defined]
         source = f"jdbc:postgresql://127.0.0.1:{secured.postgres.port}/bank?user=postgres"
         check = [sys.executable, "-m", "twofold_spark", "verify", "--source", source, "--prefix", "bank", "--warehouse", str(tmp_path / "lake")]  # fmt: skip
         done = subprocess.run(check, env=told, capture_output=True, text=True, check=False, timeout=300)

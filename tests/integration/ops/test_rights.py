@@ -116,10 +116,10 @@ class End:
 def run(secured: Secured, made: Installation) -> End:
     """Until a row has come, or it has ended."""
     with_it = made.start(ready=False)
-    wait_until(lambda: with_it.dead or "recovered:" in with_it.said(), 60)
+    wait_until(lambda: with_it.dead or "recovered:" in with_it.said())
     before = rows(secured, "transfers")
     secured.sql("INSERT INTO transfers SELECT coalesce(max(id), 0) + 1, 1 FROM transfers")
-    wait_until(lambda: with_it.dead or rows(secured, "transfers") > before, 60)
+    wait_until(lambda: with_it.dead or rows(secured, "transfers") > before)
     if with_it.dead:
         return End(with_it.process.returncode, with_it.said())
     with_it.stop()
@@ -224,8 +224,8 @@ class Pair:
         runs = [made.start() for made in (self.bank, self.shop)]
         self.shop.sql("INSERT INTO orders SELECT coalesce(max(id), 0) + 1 FROM orders")
         self.secured.sql("INSERT INTO transfers SELECT coalesce(max(id), 0) + 1, 1 FROM transfers")
-        wait_until(lambda: all(made.records("commits") for made in (self.bank, self.shop)), 60)
-        wait_until(lambda: all(made.records("frontiers") for made in (self.bank, self.shop)), 60)
+        wait_until(lambda: all(made.records("commits") for made in (self.bank, self.shop)))
+        wait_until(lambda: all(made.records("frontiers") for made in (self.bank, self.shop)))
         for each in runs:
             each.stop()
 

@@ -42,7 +42,7 @@ def test_the_rights_of_the_page_suffice_and_no_secret_is_told(granted: Secured, 
     wait_until(lambda: rows(granted, "accounts") >= 2)  # one was loaded, one was streamed, and perhaps loaded as well
     before = rows(granted, "accounts")
     made.twofold("backfill", "start", "public.accounts", ok=True)
-    wait_until(lambda: rows(granted, "accounts") >= before + 2, 60)
+    wait_until(lambda: rows(granted, "accounts") >= before + 2)
     found = examine(made.config)
     assert [f for f in found if f.severity is Severity.MUST] == []
     said.append(Path(f"/proc/{first.process.pid}/cmdline").read_text())

@@ -14,7 +14,7 @@ AWAY = (
     "Kafka at 127.0.0.1:9 does not answer: Connect to ipv4#127.0.0.1:9 failed: Connection refused;"
     " remedy: start Kafka, or correct kafka.bootstrap, and security.protocol in kafka.options"
 )
-SOON_S = 8.0
+SOON_S = 20.0
 """Three seconds, and what a slow machine adds."""
 
 

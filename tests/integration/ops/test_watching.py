@@ -29,7 +29,7 @@ def get(run_or_port: int, path: str, **headers: str) -> tuple[int, str]:
 
 
 def port_of(said: Callable[[], str]) -> int:
-    return int(wait_until(lambda: re.search(r"status page: http://127\.0\.0\.1:(\d+)/", said()), 30)[1])
+    return int(wait_until(lambda: re.search(r"status page: http://127\.0\.0\.1:(\d+)/", said()))[1])
 
 
 def status(port: int, **headers: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_the_journal_tells_of_new_versions_parks_and_loads(bank: Installation, p
     bank.sql("ALTER TABLE account ADD COLUMN told text", "INSERT INTO account VALUES (4200, 0, 'x', 'y')")
     wait_until(lambda: any(what.startswith("new version: public.account (schema ") for what in journal(port)))
     bank.twofold("backfill", "start", "public.account", ok=True)
-    wait_until(lambda: "load ended: public.account" in journal(port), 60)
+    wait_until(lambda: "load ended: public.account" in journal(port))
     told = journal(port)
     assert told.index("load ended: public.account") < told.index("load begun: public.account")
     bank.prepare("journal", "INSERT INTO account VALUES (4300, 0, 'x', 'y')")

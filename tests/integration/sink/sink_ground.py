@@ -143,7 +143,7 @@ def read(bootstrap: str, topic: str, isolation: str) -> list[tuple[int, int, str
     ]
 
 
-def eventually(holds: Callable[[], Any], within_s: float = 20) -> None:
+def eventually(holds: Callable[[], Any], within_s: float = 60) -> None:
     """After an acknowledged commit the last stable offset may trail for a moment."""
     deadline = time.monotonic() + within_s
     while not holds():

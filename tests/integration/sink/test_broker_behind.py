@@ -43,7 +43,7 @@ def test_a_topic_that_a_broker_has_not_heard_of_is_not_gone(own_kafka: Callable[
         clients = [Topics(settings, TopicPolicy(2, 2)) for _ in range(CLIENTS)]
         with ThreadPoolExecutor(CLIENTS) as pool:
             with frozen(behind.pid):
-                wait_until(partial(is_made, bootstrap, name), 60)
+                wait_until(partial(is_made, bootstrap, name))
                 asked = [pool.submit(concluded, client, name) for client in clients]
             hidden += sum(answer.result() for answer in asked)
     assert hidden, f"in {attempt} attempts no broker was behind: the test has seen nothing"

@@ -100,7 +100,7 @@ def _timed_out(ground: Ground, publisher: Publisher) -> None:
     pool.flush()
     publisher._forecast.wrote(pool.deliveries.ranges())
     pool.in_transaction = False  # nothing hides that the others have ended
-    eventually(lambda: _stable(ground, publisher, 1) > pool.deliveries.ranges()[0].last, within_s=40)
+    eventually(lambda: _stable(ground, publisher, 1) > pool.deliveries.ranges()[0].last)
 
 
 def _stable(ground: Ground, publisher: Publisher, partition: int) -> int:
@@ -189,7 +189,7 @@ def test_kafka_aborts_an_open_transaction_beside_which_a_batch_is_foretold(groun
     records.append(publish(ground, publisher, 3))
     eventually(lambda: _ended_everywhere(ground, publisher))
     opened = publisher._pool[0].deliveries.ranges()[0]
-    eventually(lambda: publisher._check.stable_offset(ground.table, opened.partition) > opened.last + 2, within_s=40)
+    eventually(lambda: publisher._check.stable_offset(ground.table, opened.partition) > opened.last + 2)
     records.append(publish(ground, publisher, 4))
     assert told.foretold[-1] is False, "its marker is where the batch's first row was foretold"
     check(ground, records)

@@ -259,7 +259,7 @@ def test_a_row_in_the_middle_that_the_topic_finds_too_large_is_told_at_once(
     with pytest.raises(Refused, match=r"--topic .* --add-config max\.message\.bytes=3145728"):
         publisher.commit_main(TransactionRecords(commit(1), progress(1)))
     publisher.close()
-    assert time.monotonic() - begun < 10, "not at the end of the call's bound, 30 s"
+    assert time.monotonic() - begun < 20, "not at the end of the call's bound, 30 s"
     ground.bystander().commit()
     eventually(lambda: ground.committed() == ["bystander"])
 

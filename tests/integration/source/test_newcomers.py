@@ -21,6 +21,6 @@ def test_a_look_that_is_cancelled_is_followed_by_another(database: str) -> None:
             with holder.transaction():
                 holder.execute("LOCK TABLE pg_catalog.pg_publication")
                 newcomers.take_result()
-                wait_until(lambda: other.execute(CANCEL).fetchone() == (True,), 30)
-            found = wait_until(newcomers.take_result, 30)
+                wait_until(lambda: other.execute(CANCEL).fetchone() == (True,))
+            found = wait_until(newcomers.take_result)
             assert [relation.table for relation in found.relations] == ["joined"]

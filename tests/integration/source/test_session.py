@@ -88,7 +88,7 @@ def test_a_silent_server_ends_the_run(database: str, prefix: str, writer: Writer
     with streaming(database, prefix, replace(PLAIN, receive_timeout_s=2.0)) as stream:
         stream.until_mark(writer)
         took_s, cpu_s = silent(stream)
-    assert 1.9 < took_s < 5
+    assert 1.9 < took_s < 20
     assert cpu_s < 0.3
 
 

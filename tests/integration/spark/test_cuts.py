@@ -202,7 +202,7 @@ def test_a_cut_in_postgresql_stays_what_it_is_within_its_block(lake: Lake, datab
             held = "state = 'idle in transaction' AND datname = current_database()"
             return connection.execute(f"SELECT count(*) FROM pg_stat_activity WHERE {held}").fetchone() == (0,)
 
-        wait_until(none_is_open, 30, "no snapshot is held")
+        wait_until(none_is_open, 90, "no snapshot is held")
 
 
 def test_a_reader_that_stays_keeps_a_new_column_out_and_no_other_reader(

@@ -225,7 +225,7 @@ def test_a_mirror_tells_that_it_runs_though_nothing_happens_and_that_it_ends(lak
         assert (first.sequence, first.ended) == (1, True)
         with spark_process.running(lake, "--trigger", "interval=1s") as process:
             runs = wait_until(lambda: (place := told()) and not place.ended and place, 120)
-            again = wait_until(lambda: (place := told()) and place.told_at > runs.told_at and place, 60)
+            again = wait_until(lambda: (place := told()) and place.told_at > runs.told_at and place)
             assert (runs.sequence, again.sequence) == (1, 1)
             with lake.writer.commit() as tx:
                 tx.upsert(accounts, {"id": 2, "owner": "o"})

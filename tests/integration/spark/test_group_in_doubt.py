@@ -61,7 +61,7 @@ def test_a_branch_that_stays_in_doubt_holds_back_only_who_shows_the_other_one(
             )
             wait_until(more_cuts, 300, "cuts go on")
             seen = len(lake.published)
-        (wait,) = wait_until(lambda: [each for each in lake.waits() if each["global_id"] == "1:two"], 60, "it is named")
+        (wait,) = wait_until(lambda: [each for each in lake.waits() if each["global_id"] == "1:two"], 90, "it is named")
         held = next(each["sequence"] for each in wait["branches"] if each["prefix"] == east.prefix)
         cuts = lake.published[number:]
         assert {cut.members[east.prefix].sequence for cut in cuts[1:]} == {held - 1}, "the east waits before it"
@@ -73,7 +73,7 @@ def test_a_branch_that_stays_in_doubt_holds_back_only_who_shows_the_other_one(
             assert words in status
         found = find_in_doubt(west, gid)
         assert found["age_s"] >= seconds
-        wait_until(lambda: find_in_doubt(west, gid)["wal_bytes"] > found["wal_bytes"] > 0, 60, "more WAL is held")
+        wait_until(lambda: find_in_doubt(west, gid)["wal_bytes"] > found["wal_bytes"] > 0, 90, "more WAL is held")
 
         in_doubt.tpc_commit()
         wait_until(lambda: lake.published[-1].members[east.prefix].sequence > held, 300, "the east goes on")

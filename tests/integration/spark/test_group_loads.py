@@ -110,7 +110,7 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
     of_south.tpc_commit()
     south.initialise()
     regroup(east, south)
-    wait_until(lambda: backfilled(south, "transfer"), 60, "the south's first load")
+    wait_until(lambda: backfilled(south, "transfer"), 90, "the south's first load")
     waits_for_the_hole(lake)
     of_east.tpc_commit()
     transfer(members, "one", 10)
@@ -130,7 +130,7 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_brought(
         "INSERT INTO late VALUES ('-', 1, 0)",
         "DELETE FROM late WHERE id = '-'",
     )
-    wait_until(lambda: backfilled(east, "late"), 60, "the load of the table that joined")
+    wait_until(lambda: backfilled(east, "late"), 90, "the load of the table that joined")
     east.caught_up()
     lake.run()
     assert shown(lake) == {"hole", "one"}
@@ -162,7 +162,7 @@ def test_no_cut_shows_half_of_a_transfer_that_a_load_after_a_lost_slot_brought(
     south.delete_topics()
     south.twofold("init", ok=True)
     regroup(east, south)
-    wait_until(lambda: backfilled(south, "transfer"), 60, "the south's tables are loaded again")
+    wait_until(lambda: backfilled(south, "transfer"), 90, "the south's tables are loaded again")
     with pytest.raises(Refused, match="the topics of this prefix were recreated"):
         former.run()
     assert shown(former) == {"one"}

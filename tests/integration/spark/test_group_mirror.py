@@ -77,7 +77,7 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
         east, west = prepare(group.members, "two", 20)
         gid = west_here.ask("SELECT gid FROM pg_prepared_xacts WHERE database = current_database()")
         east.tpc_commit()
-        wait_until(lambda: east_here.records("commits")[-1]["sequence"] == 2, 60, "it has a commit record of its own")
+        wait_until(lambda: east_here.records("commits")[-1]["sequence"] == 2, 90, "it has a commit record of its own")
         east_here.sql("INSERT INTO transfer VALUES ('plain', 1, 0)")
         wait_until(lambda: group.said, 150, "it is named, though nothing new comes")
         (line,) = group.said
@@ -85,7 +85,7 @@ def test_what_holds_others_back_is_named_with_the_statement_that_ends_it(group: 
         assert f"committed in {east_name} by commit record " in line
         assert f"commit records that wait: 2 of {east_name}; " in line
         assert line.endswith(f"to end it, in the database of {west_name}: COMMIT PREPARED '{gid}';")
-        (row,) = wait_until(group.waits, 60, "the table names it")
+        (row,) = wait_until(group.waits, 90, "the table names it")
         assert row["global_id"] == "1:two"
         assert [(each["prefix"], each["state"], each["gids"]) for each in row["branches"]] == [
             (east_name, "committed", []),

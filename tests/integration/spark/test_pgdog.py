@@ -124,7 +124,7 @@ def test_each_row_is_there_once_while_pgdog_moves_it(
         _start_tellers(pgdog, (pay, move, move, pay_in_one_statement), ending)
         reads = ending.enter_context(reading_all_the_time(lambda: read_plainly(lake)))
         lake.follow_during(lambda: _kill_again_and_again(pgdog, lake, reads))
-    wait_until(lambda: not _list_prepared(lake), 60, "every transaction has its outcome")
+    wait_until(lambda: not _list_prepared(lake), 90, "every transaction has its outcome")
     wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of all")
     assert_whole(read_plainly(lake))
     assert sum(here.ask(MOVES) for here in members.values()) > 20 * KILLS
@@ -184,7 +184,7 @@ def test_no_read_of_ten_thousand_is_torn_while_shards_move_and_all_is_killed(
                     before = [*counts]
                     publishes(job, 3)
                     assert all(now > then for now, then in zip(counts, before, strict=True)), counts
-        wait_until(lambda: not _list_prepared(lake), 60, "every transaction has its outcome")
+        wait_until(lambda: not _list_prepared(lake), 90, "every transaction has its outcome")
         wait_until(lambda: shows_the_sources(lake), 300, "the table has the rows of all")
         assert_whole(read_plainly(lake), MANY)
         assert min(counts) >= READS // 10
@@ -220,7 +220,7 @@ def _kill_again_and_again(pgdog: PgDog, lake: GroupLake, reads: list[int]) -> No
 
 def _kill_between_phases(pgdog: PgDog, lake: GroupLake, reads: list[int]) -> set[str]:
     """Return the branches that it left prepared, once the table was read without it."""
-    wait_until(lambda: _list_prepared(lake), 60, "a transaction is between its phases")
+    wait_until(lambda: _list_prepared(lake), 90, "a transaction is between its phases")
     pgdog.kill()
     _wait_for_reads(reads)
     return _list_prepared(lake)
@@ -237,7 +237,7 @@ def _wait_for_reads(reads: list[int]) -> None:
 
 
 def _wait_for_outcomes(lake: GroupLake, left: set[str]) -> None:
-    wait_until(lambda: not left & _list_prepared(lake), 60, "PgDog has ended what it left")
+    wait_until(lambda: not left & _list_prepared(lake), 90, "PgDog has ended what it left")
 
 
 def _list_prepared(lake: GroupLake) -> set[str]:

@@ -236,7 +236,7 @@ def test_a_merge_that_delta_rejects_because_of_another_one_is_told_in_one_senten
     with ThreadPoolExecutor(1) as pool:
         merge = pool.submit(one.merge, t, 12, change=lambda rows: rows.withColumn("a", waiting("a")))
         try:
-            wait_until(lambda: merge.done() or Path(reads).exists(), 60, "it reads")
+            wait_until(lambda: merge.done() or Path(reads).exists(), 90, "it reads")
             other.merge(t, 10)
         finally:
             Path(goes_on).touch()
@@ -428,7 +428,7 @@ def test_a_reader_that_stands_in_the_way_of_a_publication_costs_no_table(lake: L
         reader.execute("SELECT FROM public.u")
         publication = pool.submit(job.publish, 6, t, u)
         waiting = "SELECT FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
-        wait_until(lambda: publication.done() or reader.execute(waiting).fetchall(), 60, "it waits for the reader")
+        wait_until(lambda: publication.done() or reader.execute(waiting).fetchall(), 90, "it waits for the reader")
         reader.execute("SELECT FROM public.t")
         reader.commit()
         publication.result()

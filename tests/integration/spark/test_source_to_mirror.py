@@ -68,7 +68,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
         with traffic(here, per_second=per_second, items=items):
             here.initialise()
             carried.enter_context(here.carrying())
-            wait_until(lambda: here.records("commits"), 60, "the first commit record")
+            wait_until(lambda: here.records("commits"), 90, "the first commit record")
             _mirror(lake, choices)  # while the tables are loaded and changed
         wait_until(lambda: not here.status().backfilling, 120, "all tables are ready")
         here.sql(
@@ -81,7 +81,7 @@ def test_random_work_ends_equal_in_every_sink_and_an_altered_row_is_found(
         _prepare(here)
         with traffic(here, per_second=per_second, items=items):
             subprocess.run(here.command("backfill", "start", "public.item"), check=True, capture_output=True)
-            wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 60, "it starts over")
+            wait_until(lambda: "reload" in {c["kind"] for c in here.records("commits")}, 90, "it starts over")
             _mirror(lake, choices[:1])
         wait_until(lambda: not here.status().backfilling, 120, "the reload is over")
         here.caught_up(120)

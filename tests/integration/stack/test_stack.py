@@ -69,7 +69,7 @@ def test_nothing_outlives_the_command(death: signal.Signals, open_folder: Path) 
         assert len(processes_in(open_folder)) > 10
         up.send_signal(death)
         assert up.wait(60) == (0 if death is signal.SIGINT else -death)
-        wait_until(lambda: not processes_in(open_folder), 40)
+        wait_until(lambda: not processes_in(open_folder))
         busy.close()
 
 
@@ -97,7 +97,7 @@ def test_a_detached_stack_is_found_and_ended(open_folder: Path) -> None:
 def test_a_death_while_it_starts_leaves_nothing(open_folder: Path) -> None:
     command = [*STACK, "up", "--folder", str(open_folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
-        wait_until((open_folder / "kafka/node0/data").exists, 60)
+        wait_until((open_folder / "kafka/node0/data").exists)
         up.send_signal(signal.SIGINT)
         assert up.wait(60) == 130
     assert processes_in(open_folder) == []
@@ -107,7 +107,7 @@ def test_a_death_while_it_starts_leaves_nothing(open_folder: Path) -> None:
 def test_one_that_starts_detached_tells_and_is_ended(open_folder: Path) -> None:
     command = [*STACK, "up", "--detach", "--folder", str(open_folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as up:
-        wait_until((open_folder / "kafka/node0/data").exists, 60)
+        wait_until((open_folder / "kafka/node0/data").exists)
         down = [*STACK, "down", "--folder", str(open_folder)]
         assert subprocess.run(down, capture_output=True, text=True, check=False, timeout=120).stdout == "ended\n"
         assert up.wait(60) != 0
@@ -174,12 +174,12 @@ def test_three_brokers_go_on_without_one(own_kafka: Callable[..., KafkaCluster])
             producer.produce("t", b"row", partition=partition)
         producer.commit_transaction(60)
 
-    wait_until(lambda: in_sync() == [3, 3, 3], 60)
+    wait_until(lambda: in_sync() == [3, 3, 3])
     cluster.kill(1)
     commit("without-one")
-    wait_until(lambda: in_sync() == [2, 2, 2], 60)
+    wait_until(lambda: in_sync() == [2, 2, 2])
     cluster.start(1)
-    wait_until(lambda: in_sync() == [3, 3, 3], 60)
+    wait_until(lambda: in_sync() == [3, 3, 3])
     commit("with-all")
 
 

@@ -79,7 +79,7 @@ def test_it_waits_and_says_how_far_it_is() -> None:
     }
     begun = time.monotonic()
     assert Visibility(lambda: BUSY, lambda: None).wait("position=0/300&timeout=0.2")["at"] == "0/200"
-    assert 0.2 <= time.monotonic() - begun < 2
+    assert 0.2 <= time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize("question", ["", "position=x", "position=0/1&until=iceberg", "position=0/1&timeout=-1"])
