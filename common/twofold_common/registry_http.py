@@ -113,8 +113,13 @@ class RegistryHttp:
             else None
         )
 
-    def ask(self, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
+    def ask(
+        self, path: str, body: bytes | None = None, *, method: str | None = None, is_registered: bool = False
+    ) -> Any:
         """Return the registry's answer. Raise RegistryAway or RegistryRefusal.
+
+        `is_registered`: somebody has registered it, so where it is absent it is asked for again; a
+        replica of the registry may lag behind.
 
         After the last try the first error is raised: later ones may only be of a server that closes
         connections.
@@ -125,7 +130,7 @@ class RegistryHttp:
             try:
                 return self._ask_once(path, body, method)
             except (RegistryAway, RegistryRefusal) as error:
-                if isinstance(error, RegistryRefusal) and not self._may_pass(error):
+                if isinstance(error, RegistryRefusal) and not self._may_pass(error, is_registered=is_registered):
                     raise
                 first = first or error
                 if time.monotonic() + pause_s > deadline:
@@ -133,7 +138,9 @@ class RegistryHttp:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _may_pass(self, refusal: RegistryRefusal) -> bool:
+    def _may_pass(self, refusal: RegistryRefusal, *, is_registered: bool) -> bool:
+        if refusal.is_absent:
+            return is_registered
         return refusal.status >= 500 or (refusal.status == 401 and self.credentials_expire)
 
     def _ask_once(self, path: str, body: bytes | None, method: str | None) -> Any:

@@ -31,7 +31,7 @@ def schemas_at(url: str | Callable[[int], str]) -> Callable[[int], str]:
 
     def schema_of(schema_id: int) -> str:
         try:
-            return str(http.ask(f"/schemas/ids/{schema_id}")["schema"])
+            return str(http.ask(f"/schemas/ids/{schema_id}", is_registered=True)["schema"])
         except RegistryAway as error:
             remedy = certificate_remedy(error, address="the registry's URL", authorities="SSL_CERT_FILE")
             raise Unreachable(

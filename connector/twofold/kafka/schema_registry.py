@@ -109,7 +109,8 @@ class Registry:
     def schema(self, schema_id: int, *, again: bool = False) -> str:
         """Return the schema of an id as JSON; an id that is known is asked for only `again`."""
         if again or schema_id not in self._schemas:
-            self._schemas[schema_id] = str(self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}")["schema"])
+            answer = self._ask(f"schema {schema_id}", f"/schemas/ids/{schema_id}", is_registered=again)
+            self._schemas[schema_id] = str(answer["schema"])
         return self._schemas[schema_id]
 
     def latest(self, subject: str) -> SubjectSchema | None:
@@ -149,9 +150,10 @@ class Registry:
                 if of == subject:
                     del self._ids[of, schema]
 
-    def _ask(self, about: str, path: str, body: bytes | None = None, *, method: str | None = None) -> Any:
+    def _ask(self, about: str, path: str, body: bytes | None = None, **how: Any) -> Any:
+        """`how`: see RegistryHttp.ask."""
         try:
-            return self._http.ask(path, body, method=method)
+            return self._http.ask(path, body, **how)
         except RegistryAway as error:
             remedy = certificate_remedy(error, address="registry.url", authorities="registry.ca_file")
             remedy = remedy or "start the registry, or correct registry.url (Apicurio's ends with /apis/ccompat/v7)"

@@ -50,9 +50,18 @@ class FoldedRows:
 
     All of them were folded into one, so they must not be merged.
     """
+    keyed_rows: bool = False
+    """Rows have a key that the registry has not; their changes name no whole old row."""
 
     def check(self, table: MirrorTable) -> None:
-        """Refuse rows without a key in a table with one."""
+        """Refuse rows without a key in a table with one, and the reverse."""
+        if self.keyed_rows:
+            raise TableRefused(
+                f"{table.topic} has rows with a key, but the registry has no key for them, the subject {table.topic}-key",
+                at_stake="their updates and deletes: each would leave the former row there",
+                repair="give --registry the connector's registry; if the subject was deleted, start the connector again, which "
+                f"registers it; then `{reload_command(table)}`",
+            )
         if self.keyless_rows:
             raise TableRefused(
                 f"{table.topic} has rows without a key, but the registry has a key for them, the subject {table.topic}-key",

@@ -198,6 +198,7 @@ def fold_keyless(raw: DataFrame, subject: Subject, caches: ExitStack) -> FoldedR
             f.count("*").alias("n"),
             f.sum(f.col("unreadable").cast("long")).alias("unreadable"),
             f.max(f.when(f.col("op") == "t", f.col("offset"))).alias("truncate"),
+            f.max(f.when(f.col("key").isNotNull(), f.col("offset"))).alias("keyed"),
             f.sum("bytes").alias("bytes"),
             f.count("bytes").alias("changes"),
             f.max("source.lsn").alias("lsn"),
@@ -227,4 +228,5 @@ def fold_keyless(raw: DataFrame, subject: Subject, caches: ExitStack) -> FoldedR
         truncated=bool(truncates),
         unchanged=(),
         bytes=sum(row["bytes"] or 0 for row in found),
+        keyed_rows=any(row["keyed"] is not None and row["keyed"] > (row["truncate"] or -1) for row in found),
     )

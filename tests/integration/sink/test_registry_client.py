@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import pytest
 
 from helpers.avro.schema_readers import Subject
 from helpers.security.certificates import Authority
-from helpers.security.guards import basic, guarded
+from helpers.security.guards import Handler, basic, guarded, served
 from twofold.errors import Refused, SetupError, Unreachable, UsageError
 from twofold.kafka.names import Names
 from twofold.kafka.schema_registry import Registry, key_subject, register_fixed, value_subject
@@ -22,6 +24,7 @@ from twofold.kafka.subjects import Subjects
 from twofold_avro.records import Pin
 from twofold_avro.schemas import canonical
 from twofold_common.registry_http import authorization
+from twofold_reader.schemas import schemas_at
 
 pytestmark = pytest.mark.core
 
@@ -101,6 +104,29 @@ def test_nonsense_is_refused(client: Registry, prefix: str) -> None:
 def test_an_id_that_the_registry_does_not_know_is_told(client: Registry) -> None:
     with pytest.raises(SetupError, match="schema 2000000000"):
         client.schema(2_000_000_000)
+
+
+def test_a_replica_of_the_registry_that_lags_behind_is_asked_again(
+    client: Registry, registry: Any, prefix: str
+) -> None:
+    schema = record("a")
+    known, target = client.register(f"{prefix}-value", schema), urlsplit(registry.url)
+    asked: list[str] = []
+
+    class Replica(Handler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            if len(asked) % 3:
+                self.answer(b'{"error_code": 40403, "message": "Schema not found"}', 404)
+                return
+            with urlopen(f"http://{target.netloc}{self.path}", timeout=10) as answer:
+                self.answer(answer.read())
+
+    with served(Replica) as port:
+        url = f"http://127.0.0.1:{port}{target.path}"
+        assert json.loads(make_client(url).schema(known, again=True)) == json.loads(schema)
+        assert json.loads(schemas_at(url)(known)) == json.loads(schema)
+    assert len(asked) == 6
 
 
 def test_a_404_that_is_not_the_registrys_is_no_answer(client: Registry, registry: Any, prefix: str) -> None:

@@ -107,6 +107,22 @@ def test_a_key_that_has_changed_is_the_mirrors_with_the_reload(kept: Lake) -> No
     assert kept.reader.read_key(kept.prefix, "public.t") == ()
 
 
+def test_rows_whose_key_the_registry_has_not_are_refused(lake: Lake) -> None:
+    """The key's subject was deleted, or a replica of the registry lags behind."""
+    w = lake.writer
+    shape = table("t", {"id": "int8", "v": "text"})
+    t = w.table(shape, partitions=1)
+    for value in "ab":
+        with w.commit() as tx:
+            tx.upsert(t, {"id": 1, "v": value})
+    w.delete_subject(f"{w.topics[t].name}-key")
+    with pytest.raises(TableRefused, match=r"has rows with a key, .*-key\n.*\n.*`twofold backfill start public\.t`"):
+        lake.mirror()
+    w.table(shape)
+    lake.mirror()
+    lake.assert_equal()
+
+
 def test_a_table_whose_subject_is_not_in_the_registry_is_stopped_alone(lake: Lake) -> None:
     w = lake.writer
     shape = table("t", {"id": "int8", "v": "text"})
