@@ -234,12 +234,25 @@ class CommitReader:
                 high = middle
             else:
                 low = (message.offset() or 0) + 1
-        if low == first:
-            message = self._kafka.read_commit_at(first)
-            commit = None if message is None else self._decode(message)
-            if commit is not None and commit.sequence > 1 and commit.applied_lsn > position:
-                raise removed_rows(f"all commit records since {format_lsn(position)}", self._prefix)
+        if low == first and self._is_removed_behind(position, first):
+            raise removed_rows(f"all commit records since {format_lsn(position)}", self._prefix)
         return low
+
+    def _is_removed_behind(self, position: int, first: int) -> bool:
+        """Whether retention may have deleted commit records with something that is committed at the
+        position or later.
+        """
+        last = None
+        if (message := self._kafka.read_commit_at(first)) is None and first:
+            last = self._read_progress()  # and then once more, because one may have come meanwhile
+            message = self._kafka.read_commit_at(first)
+        if message is not None:
+            commit = self._decode(message)
+            return commit.sequence > 1 and commit.applied_lsn > position
+        if last is None or not last.sequence:
+            return False
+        # Behind the last outcome, progress of an idle source moves on.
+        return (last.applied_lsn if last.outcome_lsn is None else last.outcome_lsn) > position
 
 
 def _parse_position(text: str) -> int:

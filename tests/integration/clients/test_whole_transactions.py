@@ -231,6 +231,19 @@ def test_a_bookmark_of_the_last_commit_record_outlives_it(connector: Maker) -> N
     assert [change.after for change in first] == [{"id": 1, "version": 1, "note": "behind"}]
 
 
+def test_a_position_is_refused_where_all_commit_records_since_are_deleted(connector: Maker) -> None:
+    here = connector(kafka={"partitions": 1})
+    with here.carrying():
+        here.sql("INSERT INTO account VALUES (1, 1, 'deleted')")
+        here.caught_up()
+        first, *_ = [each.position for each, _ in read(here) if each.kind == "transaction"]
+        behind = str(here.ask("SELECT pg_current_wal_lsn()"))
+        delete_records(here.reader.bootstrap, f"{here.prefix}.commits")
+        with pytest.raises(Refused, match=f"no longer has all commit records since {first}"):
+            read(here, first)
+        assert read(here, behind) == [], "nothing was committed since"
+
+
 def test_topics_that_were_recreated_are_refused(connector: Maker) -> None:
     here = connector()
     with here.carrying():

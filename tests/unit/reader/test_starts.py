@@ -87,7 +87,7 @@ class Waiter(Closing):
         self._sequence = sequence
 
     def read_progress(self) -> Progress:
-        return Progress(0x30, self._sequence, "", 0, "", "", 0, 0, "one")
+        return Progress(0x38, self._sequence, "", 0, "", "", 0, 0, "one", outcome_lsn=0x30)
 
 
 @pytest.fixture
@@ -131,6 +131,25 @@ def test_a_position_leaves_out_what_a_connector_that_lags_brings_of_before(topic
     found.begin("0/30")
     topics.write(*records[before:])
     assert taken(found) == [(5, 0x2F), (6, 0)]
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_a_position_is_refused_where_what_is_behind_it_was_deleted(topics: Topics, gone: int) -> None:
+    topics.write(batch(1, 0x10), batch(2, 0x20), batch(3, 0x30))
+    topics.forget(gone)
+    with pytest.raises(Refused, match="no longer has all commit records since 0/F"):
+        commits().begin("0/F")
+
+
+@pytest.mark.parametrize("position", ["0/30", "0/34", "0/38", "0/40"])
+def test_a_position_behind_all_that_was_deleted_continues(topics: Topics, position: str) -> None:
+    """Also one that an idle source's progress has passed."""
+    topics.write(batch(1, 0x10), batch(2, 0x20), batch(3, 0x30))
+    topics.forget(3)
+    found = commits()
+    found.begin(position)
+    topics.write(batch(4, 0x50))
+    assert [sequence for sequence, _ in taken(found)] == [4]
 
 
 def test_a_bookmark_leaves_out_of_its_own_commit_record(topics: Topics) -> None:
