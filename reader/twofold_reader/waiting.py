@@ -226,7 +226,9 @@ class PositionWaiter(Closing):
             if not is_read or is_first or (self._heard.last.applied_lsn and self._heard.visible):
                 break
             back *= 16
-        if not self._heard.visible:  # retention has deleted all commit records: these were visible
+        if not is_read:
+            self._heard.is_current = False  # the next wait opens them again
+        elif not self._heard.visible:  # retention has deleted all commit records: these were visible
             self._heard.visible = self._heard.last.sequence
         return is_read
 

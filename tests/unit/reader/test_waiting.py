@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from twofold_avro.records import Progress
-from twofold_common.errors import Refused
+from twofold_avro.schemas import fixed
+from twofold_common.errors import Refused, Unreachable
 from twofold_common.positions import Lsn
-from twofold_reader.waiting import Heard
+from twofold_reader.waiting import Heard, PositionWaiter
 
 KEY = b"bank"
 REFUSAL = {"exit_status": 5, "what": "the server is on timeline 2", "at_stake": "-", "repair": "start over"}
@@ -67,3 +71,59 @@ def test_progress_of_another_stream_has_the_topics_read_again() -> None:
     assert told.is_current
     told.note_progress(KEY, progress(0x3000, "second"))
     assert not told.is_current
+
+
+class HalfAway:
+    """A consumer whose broker of the commits topic is away until `commits` is set."""
+
+    commits: bytes = b""
+
+    def assign(self, _: object) -> None:
+        self._left = [Message("bank.progress", KEY, progress(0x5000).to_bytes(1))]
+
+    def get_watermark_offsets(self, place: TopicPartition, timeout: float) -> tuple[int, int]:
+        assert timeout > 0
+        return 0, 1
+
+    def consume(self, _count: int, _wait_s: float) -> list[Message]:
+        found, self._left = self._left, []
+        if self.commits:
+            found, HalfAway.commits = [*found, Message("bank.commits", self.commits, b"")], b""
+        return found
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Message:
+    name: str
+    number: bytes
+    data: bytes
+
+    def topic(self) -> str:
+        return self.name
+
+    def key(self) -> bytes:
+        return self.number
+
+    def value(self) -> bytes:
+        return self.data
+
+    def offset(self) -> int:
+        return 0
+
+    def error(self) -> None:
+        return None
+
+
+def test_a_commits_topic_that_could_not_be_read_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wait that came to nothing made the next one say that all was visible."""
+    monkeypatch.setattr("twofold_reader.waiting._ASKED_S", 0.1)
+    opened: Any = HalfAway
+    with PositionWaiter("bank", lambda _: opened(), lambda _: json.dumps(fixed("progress"))) as waiter:
+        for _ in range(3):
+            with pytest.raises(Unreachable, match="is not visible in Kafka within"):
+                waiter.wait("0/3000", timeout_s=0.1)
+        monkeypatch.setattr(HalfAway, "commits", b"7/")
+        waiter.wait("0/3000", timeout_s=60)
