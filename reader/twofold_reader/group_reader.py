@@ -25,7 +25,7 @@ from twofold_reader.frontiers import FrontierTopics
 from twofold_reader.reader import CommitReader, FoundCommit
 from twofold_reader.schemas import schemas_at
 from twofold_reader.topics import WAIT_S, Closing
-from twofold_reader.whole_transactions import WHOLE, Bookmark, Transaction
+from twofold_reader.whole_transactions import WHOLE, Bookmark, Transaction, read_late
 
 _log = logging.getLogger("twofold_reader")
 _TOLD_S: Final = 30.0
@@ -201,17 +201,22 @@ class GroupReader(Closing):
         """Yield a unit, unless it has no rows in the chosen tables."""
         ends = {prefix: (sequence, at + 1) for prefix, (_, (sequence, at)) in unit.parts.items()}
         with_rows = [prefix for prefix, end in ends.items() if ahead[prefix].is_before(end)]
+        has_skipped = False
 
         def read_branches() -> Iterator[Branch]:
             for prefix in with_rows:
                 while ahead[prefix].is_before(ends[prefix]):
                     yield prefix, ahead[prefix].take_next()
+            if has_skipped:
+                raise read_late("branches")
 
         if with_rows:
             branches = read_branches()
             yield GlobalTransaction(unit.global_ids, branches, delete_first(branches, with_rows[-1]), self._bookmark)
-            for _ in branches:
-                pass  # nobody has read it
+            for prefix in with_rows:  # what nobody has read
+                while ahead[prefix].is_before(ends[prefix]):
+                    ahead[prefix].take_next()
+                    has_skipped = True
 
     @property
     def _bookmark(self) -> str:

@@ -158,9 +158,11 @@ def assemble(
         yield Transaction(kind, at, None, commit.sequence, *nobody, *named, changes, time_us, end)
         return
     outcomes = {each.id: each for each in commit.prepared}
+    latest = [0]
     for at, group in groupby(heapq.merge(*(_own(commit, each) for each in rows)), key=_AT):
         if at <= done:
             continue
+        latest[0] = at
         first = next(group)
         identity, time_us = first[3], first[5]
         outcome = outcomes.get(identity)
@@ -174,10 +176,24 @@ def assemble(
             global_id,
             branch,
             *named,
-            map(_CHANGE, chain((first,), group)),  # noqa: B031  (what is left when it ends is skipped)
+            map(_CHANGE, chain((first,), group, _end(latest, at))),  # noqa: B031  (what is left when it ends is skipped)
             outcome.committed_at if outcome else time_us,
             end if commit.transactions == 1 else Bookmark(commit.stream_id, commit.sequence, offset, at),
         )
+    latest[0] = WHOLE
+
+
+def _end(latest: Sequence[int], at: int) -> Iterator[OrderedRow]:
+    """Refuse to end a transaction's rows when a later one was asked for: the rest was skipped."""
+    if latest[0] != at:
+        raise read_late("changes")
+    yield from ()
+
+
+def read_late(what: str) -> UsageError:
+    return UsageError(
+        f"the {what} of a transaction are read after the next transaction was asked for, and some of them were skipped: read them before that, or keep them in a list"
+    )
 
 
 def _own(commit: Commit, rows: Iterator[OrderedRow]) -> Iterator[OrderedRow]:

@@ -4,6 +4,7 @@ order is kept, and any bookmark continues with what is left.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from twofold_avro.records import Commit, PreparedOutcome
+from twofold_common.errors import UsageError
 from twofold_common.global_cut import Frontier
 from twofold_reader import group_reader
 from twofold_reader.changes import Change, Op
@@ -233,3 +235,23 @@ def test_some_come_together_and_some_records_are_divided(read: Any) -> None:
     assert sum(len(names) > 1 for each in found for names, _, _ in each) > 50
     marks = [Bookmark.parse(mark.partition("=")[2]) for each in found for _, _, text in each for mark in text.split(",") if not mark.endswith("beginning")]  # fmt: skip
     assert sum(mark.done != WHOLE for mark in marks) > 100
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_branches_that_are_read_too_late_are_refused(count: int, read: Any, open_group: Opening) -> None:
+    """They were none, without a word."""
+    refused = 0
+    for seed in range(20):
+        whole = [len(branches) for _, branches, _ in read(RandomGroup(seed))]
+        late = [
+            (each, len([*itertools.islice(each.branches, count)]))
+            for each in open_group(RandomGroup(seed)).transactions("beginning", follow=False)
+        ]
+        for (each, begun), there in zip(late, whole, strict=True):
+            if each.global_ids and begun < there:
+                refused += 1
+                with pytest.raises(UsageError, match="the branches of a transaction are read after the next"):
+                    list(each.branches)
+            elif begun == there:
+                assert not list(each.branches), "all were read in time"
+    assert refused > 10

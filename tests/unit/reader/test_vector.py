@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from twofold_avro.records import Commit, Range
-from twofold_common.errors import Refused
+from twofold_common.errors import Refused, UsageError
 from twofold_reader.changes import ChangeDecoder
 from twofold_reader.partition_rows import PartitionRows
 from twofold_reader.whole_transactions import WHOLE, Bookmark, CommitSequence, Transaction, assemble
@@ -199,6 +199,27 @@ def test_no_row_waits_behind_the_end() -> None:
 
 def test_changes_that_nobody_reads_are_passed_over() -> None:
     assert [each.id for each in read(RecordedTopics(1))] == [each["id"] for each in VECTOR["transactions"]]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_changes_that_are_read_too_late_are_refused(count: int) -> None:
+    """They were one row, and the others were missing without a word."""
+    for at, expected in enumerate(VECTOR["transactions"]):
+        if expected["kind"] != "transaction":
+            continue
+        transactions = read(RecordedTopics(1))
+        late = [next(transactions) for _ in range(at + 1)][-1]
+        begun = [next(late.changes) for _ in range(count)]
+        list(transactions)
+        if len(begun) < len(expected["changes"]):
+            with pytest.raises(UsageError, match="the changes of a transaction are read after the next"):
+                list(late.changes)
+
+
+def test_changes_of_the_last_transaction_of_all_are_read_too_late() -> None:
+    late = list(read(RecordedTopics(1)))
+    with pytest.raises(UsageError, match="keep them in a list"):
+        list(late[-1].changes)
 
 
 @pytest.mark.parametrize("partition", [0, 1])
