@@ -32,7 +32,9 @@ class FrontierTopics:
         self._consumer.close()
 
     def begin(self) -> None:
+        """Begin with the first frontiers: who follows them takes them in their order."""
         self._ended.clear()
+        self.last.clear()
         with sorted_errors("reading the frontiers"):
             self._consumer.assign([TopicPartition(topic, 0, 0) for topic in self._prefixes])
 
