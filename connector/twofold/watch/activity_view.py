@@ -80,3 +80,10 @@ class ActivityView:
     outage: Outage | None
     unanswered_since: float | None
     """The time when the oldest unanswered commit was given to Kafka."""
+
+    @property
+    def of_run(self) -> Positions:
+        """The positions of the run that is in progress. Those of a run that has ended may be of
+        another history than the source that answers next.
+        """
+        return self.positions if self.phase == "running" else Positions()

@@ -1,7 +1,8 @@
 """Whether a position of the source is visible, as a running connector knows: `/api/wait`.
 
-What is committed in Kafka it knows by itself. How far the mirror is it asks Kafka, at most every 50
-ms, however many wait.
+What is committed in Kafka its run knows. Between two runs nothing is visible: the source may come
+back with another history, whose positions it would compare with those of Kafka. How far the mirror
+is it asks Kafka, at most every 50 ms, however many wait.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _serve(config: Config, activity: Activity, opened: ExitStack) -> StatusServe
         status=lambda after: take_snapshot(config, activity, health(), sampler, in_doubt, now=time.time(), after=after),
         metrics=Metrics(config.name, config.slot, activity.view, health, sampler, in_group).text,
         health=health,
-        wait=Visibility(lambda: activity.view().positions, MirrorView(config).read).wait,
+        wait=Visibility(lambda: activity.view().of_run, MirrorView(config).read).wait,
     )
     try:
         server = opened.enter_context(

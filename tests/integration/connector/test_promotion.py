@@ -4,6 +4,7 @@ or refuses where the new primary lacks what was published.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from fixtures.connector import Maker, wait_until
 from helpers.connector.workload import Workload
 from helpers.source.standby import SLOT, ServerPair, ask, standby_of
+from integration.ops.test_watching import get, port_of, status
 from twofold.errors import Refused
 from twofold.stack import PostgresServer
 from twofold_reader import wait
@@ -87,11 +89,17 @@ def test_goes_on_with_prepared_transactions_open_across_the_promotion(version: s
     work.check()
 
 
+def is_visible(port: int, position: str) -> bool:
+    return bool(json.loads(get(port, f"/api/wait?position={position}")[1])["visible"])
+
+
 @pytest.mark.core
 def test_refuses_a_promoted_standby_that_lacks_published_transactions(make_pair: MakePair) -> None:
     pair = make_pair("18")
     here = pair.here
+    here.configure({"status": {"listen": "127.0.0.1:0"}})
     run = here.start()
+    port = port_of(run.said)
     here.sql("INSERT INTO account VALUES (1, 1, 'both have it')")
     here.caught_up()
     pair.wait_for_slot()
@@ -99,8 +107,11 @@ def test_refuses_a_promoted_standby_that_lacks_published_transactions(make_pair:
     pair.standby.stop()
     here.sql("INSERT INTO account VALUES (2, 1, 'the standby never had it')")
     here.caught_up()
-    run.kill9()
+    assert is_visible(port, "0/1")
     pair.primary.kill()
+    wait_until(lambda: status(port)["phase"] != "running")
+    assert not is_visible(port, "0/1"), "whose position it is, nobody knows"
+    run.kill9()
     pair.standby.start()
     pair.fail_over()
     # The source alone tells it while no connector has started there; then Kafka tells it too.

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from twofold.bridge import initial
+from twofold.errors import Unreachable
+from twofold.watch.activity import Activity
 from twofold.watch.activity_view import Positions
 from twofold.watch.server import Health, StatusServer, StatusSources
 from twofold.watch.visibility import BadQuestion, Visibility
@@ -65,6 +68,29 @@ def test_a_mirror_of_former_topics_is_nowhere() -> None:
 def test_a_global_cut_is_that_of_a_groups_mirror() -> None:
     assert seen("position=0/100&until=global", IDLE, MirrorPlace(7, Lsn(0x200), 0)) is False
     assert seen("position=0/100&until=global", IDLE, MirrorPlace(7, Lsn(0x200), 0, of_group=True)) is True
+
+
+@pytest.mark.parametrize("until", ["kafka", "mirror"])
+def test_nothing_is_visible_while_no_run_is_in_progress(until: str) -> None:
+    """A promoted standby may have lost what lies before: its positions are others."""
+    state = initial(applied_lsn=Lsn(0x300), confirmed_lsn=Lsn(0x300), sequence=7, pool=1)
+    activity = Activity()
+    mirror = MirrorPlace(7, Lsn(0x300), 0, stream_id="one")
+
+    def is_visible() -> bool:
+        question = f"position=0/200&until={until}"
+        return bool(Visibility(lambda: activity.view().of_run, lambda: mirror).wait(question)["visible"])
+
+    activity.recovered(state, "one")
+    assert is_visible()
+    activity.ended(Unreachable("the server is away"), 1.0)
+    assert not is_visible()
+    activity.recovering()
+    assert not is_visible()
+    activity.recovered(state, "one")
+    assert is_visible()
+    activity.given_up(Unreachable("the server is on timeline 2"))
+    assert not is_visible()
 
 
 def test_it_waits_and_says_how_far_it_is() -> None:
