@@ -24,13 +24,13 @@ from twofold.errors import UsageError
 def command(config_file: Path | None, *, yes: bool) -> None:
     from twofold.run import last_refusal  # noqa: PLC0415
     from twofold.source.identity import identify  # noqa: PLC0415  (loads the client)
-    from twofold.source.provisioning import describe_loss, drop, made_publication  # noqa: PLC0415
+    from twofold.source.provisioning import describe_loss, drop, publication_readers  # noqa: PLC0415
 
     config = load(config_file)
     database = identify(config.conninfo).database
     loss = describe_loss(config.conninfo, config.slot)
     say(*str(loss).split("\n") if loss else [f"slot {config.slot} does not exist"])
-    if made_publication(config.conninfo, config.publication):
+    if publication_readers(config.conninfo, config.publication) in (set(), {config.slot}):
         say(f"publication {config.publication!r} of database {database}, which twofold init has made")
     if not yes:
         if not sys.stdin.isatty():
@@ -43,6 +43,8 @@ def command(config_file: Path | None, *, yes: bool) -> None:
     last_refusal.forget(config)
     for removed in removal.removed:
         say(f"removed: {removed}")
+    if removal.shared_with:
+        say(f"publication {config.publication!r} stays: other slots read it: {', '.join(removal.shared_with)}")
     for statement in removal.left:
         say(f"left, because the primary cannot be reached: run there {statement}")
     say(f"the topics {config.prefix}.* stay: delete them, or choose another kafka.prefix, before twofold init")

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 
 from twofold.config import ColumnRule, Config
-from twofold.errors import Refused, UncertainEnd
+from twofold.errors import Refused, SetupError, UncertainEnd, Unreachable
 from twofold.inspect.checks import check_source, slot_gone
 from twofold.inspect.status_report import read_progress_if_any
 from twofold.kafka.fencing import Fencing, fence
@@ -95,6 +95,7 @@ def initialise(config: Config, say: Say) -> None:
         first.write(NO_LSN)
         if published and provisioning.create_publication(config.conninfo, config.publication, published):
             say(f"publication {config.publication} made")
+        _note_reader(config, say)
         _tell_ddl(config, say)
         pins = _pins(config, first.registry, database)
         _note_empty(config, pins)  # which is refused where a table may not be read
@@ -104,6 +105,13 @@ def initialise(config: Config, say: Say) -> None:
         first.write(start, pins if slot else _note_empty(config, pins))
         last_refusal.forget(config)
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
+
+
+def _note_reader(config: Config, say: Say) -> None:
+    try:
+        provisioning.note_reader(config.conninfo, config.publication, config.slot)
+    except (SetupError, Unreachable) as error:
+        say(f"note: the reset of another connector may drop publication {config.publication!r}: {error}")
 
 
 def _tell_ddl(config: Config, say: Say) -> None:

@@ -3,15 +3,16 @@
 Creating a slot waits for every running transaction in any database of the server, prepared ones
 included. `create_slot` reports these transactions, and gives up after a limit without leaving
 anything. A kill during the creation leaves nothing either: the server removes an unfinished slot
-with its session. `drop` removes only a publication that `create_publication` created, which their
-comment shows.
+with its session. `drop` removes only a publication that `create_publication` created, and that no
+other connector reads: its comment shows both.
 """
 
 from __future__ import annotations
 
+import json
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ from twofold_common.positions import Lsn
 from twofold_common.table_names import sql_identifier
 
 MARK = "made by twofold init"
+"""The comment on a publication begins so; behind it are the slots that read it."""
 WATCH_INTERVAL_S = 0.5
 """How often a waiting creation checks which transactions block it."""
 _READ_WRITE = "SET TRANSACTION READ WRITE"
@@ -89,6 +91,8 @@ class Removal:
 
     removed: tuple[str, ...]
     left: tuple[str, ...] = ()
+    shared_with: tuple[str, ...] = ()
+    """The slots of other connectors that read the publication, which stays for them."""
 
 
 def create_publication(conninfo: str, name: str, published: PublicationContent) -> bool:
@@ -108,6 +112,27 @@ def create_publication(conninfo: str, name: str, published: PublicationContent) 
                 )
     _wait_for_publication(conninfo, name)
     return is_new
+
+
+def note_reader(conninfo: str, publication: str, slot: str) -> None:
+    """Note that this slot reads the publication, if `init` has made it: another connector's reset
+    then leaves it. SetupError: only its owner may.
+    """
+    readers = publication_readers(conninfo, publication)
+    if readers is None or slot in readers:
+        return
+    try:
+        with connect_to_primary(conninfo) as primary, primary.transaction():
+            primary.execute(_READ_WRITE)
+            primary.execute(_comment(publication, {*readers, slot}))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SetupError(error_text(error)) from error
+
+
+def _comment(publication: str, readers: Collection[str]) -> sql.Composed:
+    return sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
+        sql.Identifier(publication), sql.Literal(f"{MARK}: {json.dumps(sorted(readers))}")
+    )
 
 
 def _connect_to_publish(conninfo: str, name: str, published: PublicationContent) -> PlainConnection:
@@ -323,7 +348,8 @@ def describe_loss(conninfo: str, slot: str) -> SlotLoss | None:
 
 
 def drop(conninfo: str, slot: str, publication: str) -> Removal:
-    """Remove the slot, and the publication if it is ours; return what was removed.
+    """Remove the slot, and the publication if it is ours and nobody else's; return what was
+    removed.
 
     A missing object is no error, so an interrupted reset can be repeated. A publication that only
     an absent primary could drop is left, with the statement. SlotBusy: a client still uses the
@@ -335,8 +361,11 @@ def drop(conninfo: str, slot: str, publication: str) -> Removal:
     with connect(conninfo) as connection:
         if _drop_slot(conninfo, connection, slot):
             removed.append(f"slot {slot}")
-    if made_publication(conninfo, publication):
-        statement = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication))
+    readers = publication_readers(conninfo, publication)
+    others = (readers or set()) - {slot}
+    if readers is not None and (slot in readers or not others):
+        drops = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication))
+        statement = _comment(publication, others) if others else drops
         try:
             with connect_to_primary(conninfo) as primary, primary.transaction():
                 primary.execute(_READ_WRITE)
@@ -344,13 +373,13 @@ def drop(conninfo: str, slot: str, publication: str) -> Removal:
         except (NoPrimary, Unreachable):
             left.append(f"{statement.as_string(None)};")
         else:
-            removed.append(f"publication {publication}")
+            removed += [] if others else [f"publication {publication}"]
     try:
         if ddl_messages.remove(conninfo, slot):
             removed.append("event triggers and schema twofold")
     except (NoPrimary, Unreachable):
         left += [f"{statement};" for statement in ddl_messages.REMOVE]
-    return Removal(tuple(removed), tuple(left))
+    return Removal(tuple(removed), tuple(left), tuple(sorted(others)))
 
 
 def end_holder(conninfo: str, slot: str) -> int | None:
@@ -390,9 +419,17 @@ def _drop_slot(conninfo: str, connection: PlainConnection, slot: str) -> bool:
             return True
 
 
-def made_publication(conninfo: str, publication: str) -> bool:
-    """Return whether `init` has made the publication."""
+def publication_readers(conninfo: str, publication: str) -> set[str] | None:
+    """Return the slots that read a publication that `init` has made, as far as each `init` has
+    noted its own; None: it has not made it.
+    """
     query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
     with connect(conninfo) as connection:
         row = connection.execute(query, (publication,)).fetchone()
-    return row is not None and row[0] == MARK
+    mark, _, noted = ((row and row[0]) or "").partition(": ")
+    if mark != MARK:
+        return None
+    try:
+        return {*map(str, json.loads(noted or "[]"))}
+    except (ValueError, TypeError):  # a person has changed it
+        return set()

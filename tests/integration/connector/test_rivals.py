@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from fixtures.connector import Installation, Maker, Running, wait_until
+from fixtures.stack import fresh_prefix
 from helpers.connector.topics import UNCOMMITTED, gid_of
 from helpers.connector.workload import Workload
 
@@ -195,3 +196,22 @@ def test_a_prepared_transaction_is_carried_through_a_takeover(connector: Maker) 
     topics = here.check()
     assert len([s for s in topics.rows if gid_of(s) == "g"]) == 1
     second.stop()
+
+
+def test_a_reset_leaves_the_publication_that_another_connector_reads(connector: Maker) -> None:
+    """Without it the other one could only start over."""
+    source = {"publication": f"{fresh_prefix()}_shared"}
+    first = connector(source=source)
+    other = connector(conninfo=first.conninfo, init=False, source=source)
+    other.initialise()
+    asked = first.twofold("reset", "--yes", ok=True).stdout
+    assert f"stays: other slots read it: {other.config.slot}" in asked
+    assert "removed: publication" not in asked
+    assert "which twofold init has made" not in asked
+    with other.carrying():
+        other.sql("INSERT INTO account VALUES (1, 1, 'behind the reset')")
+        other.caught_up()
+    assert 1 in [each.value["after"]["id"] for each in other.read("account") if each.value]
+    last = other.twofold("reset", "--yes", ok=True).stdout
+    assert f"removed: publication {other.config.publication}" in last
+    assert other.ask("SELECT count(*) FROM pg_publication") == 0
