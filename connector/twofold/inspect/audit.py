@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 from twofold.config import Config
 from twofold.errors import Refused
 from twofold.inspect.checks import check_commits
-from twofold.inspect.comparison import ComparisonResult, ComparisonScope, Reload, ReportProgress, SequenceBreak, compare
+from twofold.inspect.comparison import (
+    ComparisonResult,
+    ComparisonScope,
+    Reload,
+    ReportProgress,
+    SequenceBreak,
+    compare,
+    find_lost,
+)
 from twofold.kafka.decoding import Decoder
 from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry
 from twofold.kafka.metadata import ask_brokers
@@ -128,7 +136,9 @@ def audit(config: Config, *, since: int, report: ReportProgress) -> Audit:
     progress = ProgressReader(reader, names, registry)
     before = progress.read()
     scope = ComparisonScope(frozenset({*before.pins, names.messages}), since)
-    found = judge(compare(reader, Decoder(registry), names, scope, report), names, before.pins)
+    compared = compare(reader, Decoder(registry), names, scope, report)
+    find_lost(reader, compared)
+    found = judge(compared, names, before.pins)
     apart = _apart(before, progress.read(), names)
     return replace(found, troubles=(*found.troubles, apart)) if apart else found
 

@@ -108,6 +108,12 @@ def compare(
     return comparison.found
 
 
+def find_lost(reader: TopicReader, found: ComparisonResult) -> None:
+    """Note as damage what commit records name behind the ends that the partitions have now."""
+    for place, bounds in reader.bounds([place for place, tally in found.tallies.items() if tally.beyond]).items():
+        found.tallies[place].judge_beyond(bounds.high)
+
+
 class _Comparison:
     """One comparison in progress."""
 
@@ -203,7 +209,8 @@ class _Comparison:
             return
         earlier = self._expected.setdefault(place, [])
         tally = self.found.tallies.get(place)
-        highest = max((tally.highest if tally else -1), *(each.last for each in earlier[-1:]), -1)
+        known = (tally.highest, tally.beyond.last if tally.beyond else -1) if tally else ()
+        highest = max((-1, *known, *(each.last for each in earlier[-1:])))
         if commit.kind == "reload" and expected.first <= highest:
             # The topic was recreated: earlier commit records name offsets of the deleted one.
             self.found.tallies.pop(place, None)

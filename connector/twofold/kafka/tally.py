@@ -87,6 +87,8 @@ class PartitionTally:
         """Visible records in no range that are no damage."""
         self.lowest: int | None = None
         self.highest = -1
+        self.beyond: ExpectedRange | None = None
+        """The range that reaches furthest beyond `end`."""
         self.damages: list[Damage] = []
         """The last damages."""
         self.dropped = 0
@@ -140,6 +142,15 @@ class PartitionTally:
             expected.visible += upto - first + 1
             first = upto + 1
 
+    def judge_beyond(self, high: int) -> None:
+        """Judge what reaches beyond `end`: Kafka's partition ends at `high`, which was asked when
+        all commit records were read. It lacks what they name there: a broker has lost it, or the
+        topic was deleted and made again.
+        """
+        if (lost := self.beyond) is not None and lost.last >= high:
+            first = max(lost.first, high)
+            self._note(Damage("short", first, lost.last, 0, min(lost.count, lost.last - first + 1), lost.sequence))
+
     def judge(self, read_to: int, *, final: bool = False) -> None:
         """Judge the batch: everything below `read_to` was seen.
 
@@ -161,6 +172,8 @@ class PartitionTally:
         if self.start <= expected.first and expected.last < self.end:
             return expected
         self.unjudged_ranges += 1
+        if expected.last >= max(self.end, self.beyond.last + 1 if self.beyond else 0):
+            self.beyond = expected
         first, last = max(expected.first, self.start), min(expected.last, self.end - 1)
         return ExpectedRange(first, last, expected.count, expected.sequence, judged=False) if first <= last else None
 

@@ -13,12 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from fixtures.backfill import ready
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.vandal import Vandal
 from helpers.connector.workload import Workload
-from helpers.topic_changes import alter_topic
+from helpers.topic_changes import alter_topic, delete_topic
 from twofold.errors import Refused
 from twofold.inspect.status_report import read_progress
 from twofold.kafka.kafka_settings import open_registry
@@ -285,3 +287,29 @@ def test_it_ends_at_once_when_it_is_told(number: signal.Signals, stopped: Instal
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said.strip()) == (130, "stopped")
     vandal.abort()
+
+
+def test_a_topic_that_was_made_again_lacks_what_commit_records_name(connector: Maker) -> None:
+    """It was whole: its ranges were taken for rows that are still being written."""
+    here = connector(kafka={"partitions": 1})
+    with here.carrying():
+        here.sql("INSERT INTO account SELECT n, 0, 'old' FROM generate_series(1, 5) n")
+        here.caught_up()
+    topic = here.table("account")
+    delete_topic(here.reader.bootstrap, topic)
+    admin = AdminClient({"bootstrap.servers": here.reader.bootstrap})
+
+    def is_made() -> bool:
+        (made,) = admin.create_topics([NewTopic(topic, 1, 1)]).values()
+        return made.exception(20) is None
+
+    wait_until(is_made)
+    done = here.twofold("audit")
+    assert done.returncode == 5
+    assert "public.account  0 rows in 0 ranges: DAMAGED in 1 place" in done.stdout
+    assert "repair:   twofold backfill start public.account" in done.stdout
+    here.twofold("backfill", "start", "public.account", ok=True)
+    with here.carrying():
+        here.until_loaded(60)
+        here.caught_up()
+    assert audit(here)[0] == 0

@@ -152,3 +152,22 @@ def test_random_histories(seed: int) -> None:
     without = [[r for r in batch if r != unnamed] for batch in batches]
     damage = tally_of(without, visible, end=at).damages
     assert [(d.kind, d.first, d.last) for d in damage] == [("unexpected", unnamed[0], unnamed[1])]
+
+
+@pytest.mark.parametrize(
+    ("high", "damages"),
+    [
+        (30, []),  # it was written meanwhile
+        (20, []),
+        (14, [Damage("short", 14, 19, 0, 6, 2)]),
+        (0, [Damage("short", 8, 19, 0, 10, 2)]),
+    ],
+)
+def test_what_lies_beyond_the_end_is_lost_if_the_partition_still_ends_before(high: int, damages: list[Damage]) -> None:
+    tally = PartitionTally(0, 5)
+    tally.expect([ExpectedRange(0, 4, 5, 1), ExpectedRange(8, 19, 10, 2), ExpectedRange(5, 7, 3, 3)])
+    tally.see(0, 4)
+    tally.judge(5, final=True)
+    assert tally.damages == []
+    tally.judge_beyond(high)
+    assert tally.damages == damages
