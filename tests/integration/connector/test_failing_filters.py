@@ -30,7 +30,12 @@ def test_a_row_that_the_table_has(connector: Maker) -> None:
     here.sql(f"ALTER PUBLICATION {here.prefix} SET TABLE account, part")
     with here.carrying():
         here.caught_up()
-        wait_until(lambda: sorted(each.value["after"]["share"] for each in here.read("part") if each.value) == [0, 1])
+        wait_until(lambda: shares(here) == [0, 1])
+
+
+def shares(here: Installation) -> list[int]:
+    """A load that begins once more begins with a truncate, which has no row."""
+    return sorted(each.value["after"]["share"] for each in here.read("part") if each.value and each.value["after"])
 
 
 def test_a_row_that_comes(connector: Maker) -> None:

@@ -194,9 +194,9 @@ def test_postgresql_away_at_start(connector: Maker, own_postgres: Callable[..., 
 
 def test_a_long_outage_leaves_no_clients_behind(connector: Maker) -> None:
     """Every attempt to recover makes some, and they have threads and connections."""
-    here = connector(registry={"timeout": 1.0})
+    here = connector()
     here.start().stop()
-    here.configure({"registry": {"url": "http://127.0.0.1:9"}})
+    here.configure({"registry": {"url": "http://127.0.0.1:9", "timeout": 1.0}})
     run = here.start(ready=False)
     counts = []
     for attempts in range(1, 4):
