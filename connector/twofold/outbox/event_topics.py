@@ -82,9 +82,10 @@ class EventTopics:
                 f"the outbox {schema}.{table} is not in publication {publication}, so its events are not sent: {statement}; if it was renamed, correct its name in [[outbox]]; if it is partitioned: ALTER PUBLICATION {sql_identifier(publication)} SET (publish_via_partition_root = true)"
             )
 
-    def table(self, shape: TableShape) -> OutboxTable:
-        """Return a version of an outbox table."""
-        self.note_names([shape])
+    def table(self, shape: TableShape, *, committed: bool = True) -> OutboxTable:
+        """Return a version of an outbox table; names that may be rolled back are not noted."""
+        if committed:
+            self.note_names([shape])
         rule = self._rules.get((shape.schema, shape.table))
         if rule is None:
             self._renamed.add(shape.oid)

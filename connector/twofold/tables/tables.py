@@ -177,7 +177,7 @@ class Tables:
         assert self.owner.check()
         shape = self._shape(relation, described, committed=committed)
         if self._is_outbox(relation):
-            return DescribedVersion(self._outbox(shape), self._versions.count())
+            return DescribedVersion(self._outbox(shape, committed=committed), self._versions.count())
         topic = self.pins.topic_of(relation)
         shape = self._registrar.like_before(shape, topic, self.pins.find(topic))
         for former, pin in self.pins.former(topic, relation.oid):
@@ -205,6 +205,7 @@ class Tables:
     def adopt(self, described: dict[int, DescribedVersion]) -> None:
         """Make a streamed transaction's descriptions hold for all, unless later ones exist."""
         self._versions.adopt(described)
+        self.events.note_names(each.table.shape for each in described.values() if each.table.outbox is not None)
 
     def type(self, message: m.Type) -> None:
         self._catalog.note_type(message)
@@ -286,11 +287,16 @@ class Tables:
             return False
         if now := self._catalog.published(self._config.publication, *named):
             self.events.note_names([now])
-        return self.events.is_outbox(relation)
+        if not (is_outbox := self.events.is_outbox(relation)):
+            _log.warning(
+                "%s.%s was the outbox %s.%s, which is another table now: its rows are published as rows, also those from before the other table was made",
+                *(relation.schema, relation.table, *named),
+            )
+        return is_outbox
 
-    def _outbox(self, shape: TableShape) -> TableVersion:
+    def _outbox(self, shape: TableShape, *, committed: bool) -> TableVersion:
         table = self._make_void(shape)
-        table.outbox = self.events.table(table.shape)
+        table.outbox = self.events.table(table.shape, committed=committed)
         table.ids = 0, 0  # it has no schemas that could be registered
         return table
 

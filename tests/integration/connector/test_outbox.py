@@ -255,6 +255,42 @@ def test_an_outbox_that_is_renamed_loses_no_event(connector: Maker) -> None:
 
 
 @pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("outcome", ["COMMIT", "ROLLBACK"])
+def test_an_outbox_that_is_renamed_by_a_transaction_in_doubt_loses_no_event(connector: Maker, outcome: str) -> None:
+    here = made(connector, backfill={"notice": 0})
+    rename = f"ALTER TABLE outbox RENAME TO events; {EVENT.format('events', 1)}"
+    here.sql(f"BEGIN; {rename}; PREPARE TRANSACTION 'rename'")
+    run = here.start()
+    wait_until(lambda: [each["gid"] for each in here.records("prepared")], 90, "the ledger has it")
+    run.kill9()
+    here.start()
+    here.sql(f"{outcome} PREPARED 'rename'", EVENT.format("events" if outcome == "COMMIT" else "outbox", 2))
+    here.caught_up()
+    assert [each.value for each in visible(here)[0]] == (["1", "2"] if outcome == "COMMIT" else ["2"])
+    assert not [topic for topic in here.reader.topics(here.prefix) if "events" in topic.rpartition(".")[2]]
+
+
+@pytest.mark.parametrize("outcome", ["COMMIT", "ROLLBACK"])
+def test_an_outbox_that_a_transaction_in_doubt_replaces_is_one_until_its_outcome(
+    connector: Maker, outcome: str
+) -> None:
+    """The run goes on meanwhile: what that transaction has made may be rolled back."""
+    here = made(connector, ["*"], backfill={"notice": 0}, kafka={"partitions": 1})
+    rename, create = "ALTER TABLE outbox RENAME TO outbox_old", "CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL)"
+    first, second = EVENT.format("outbox_old", 1), EVENT.format("outbox", 2)
+    here.sql(f"BEGIN; {rename}; {first}; {create}; {second}; PREPARE TRANSACTION 'swap'")
+    with here.carrying():
+        here.sql("INSERT INTO orders VALUES (100, 0, 'meanwhile')")
+        wait_until(lambda: [row for row in here.read("orders") if row.key["id"] == 100], 90, "a row behind it")
+        here.sql(f"{outcome} PREPARED 'swap'")
+        if outcome == "ROLLBACK":
+            here.sql("ALTER TABLE outbox RENAME TO events", EVENT.format("events", 3))
+        else:
+            here.sql(EVENT.format("outbox", 3))
+        here.caught_up()
+    assert [each.value for each in visible(here)[0]] == (["1", "2", "3"] if outcome == "COMMIT" else ["3"])
+
+
 def test_an_outbox_whose_name_another_table_gets_is_none_any_more(connector: Maker, early: bool) -> None:
     here = made(connector, ["*"], backfill={"notice": 0})
     rename, create = "ALTER TABLE outbox RENAME TO outbox_old", "CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL)"

@@ -18,7 +18,7 @@ from helpers.source.collecting import make_collector
 from helpers.source.frames import frame
 from twofold.bridge import events
 from twofold.config import OutboxRule
-from twofold.errors import Refused, SetupError
+from twofold.errors import Refused, RunEnded, SetupError
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import RowBatch
 from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
@@ -268,3 +268,13 @@ def test_an_outbox_that_is_not_published_is_refused_with_the_statement(tables: T
     tables.events.require_published([other, replace(other, table="outbox")], "shop")
     with pytest.raises(SetupError, match=r'ALTER PUBLICATION "shop" ADD TABLE "public"\."outbox"'):
         tables.events.require_published([other], "shop")
+
+
+def test_a_name_that_may_be_rolled_back_makes_no_other_table_the_outbox(tables: Tables) -> None:
+    """A transaction in doubt has renamed the outbox, and made another table with its name."""
+    renamed, other = replace(shape(), table="outbox_old"), replace(shape(), oid=OID + 1)
+    tables.events.table(renamed, committed=False)
+    tables.events.table(other, committed=False)
+    assert tables.events.is_outbox(Relation(OID, "public", "events", "default", ()))
+    with pytest.raises(RunEnded, match="the former one is no outbox"):
+        tables.events.table(other)

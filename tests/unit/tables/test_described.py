@@ -18,6 +18,7 @@ import pytest
 from helpers.connector.configs import make_config
 from helpers.source.collecting import make_collector
 from twofold.bridge import events
+from twofold.config import OutboxRule
 from twofold.descriptions.ddl_message import DdlMessage
 from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
 from twofold.kafka.registrar import Registrar
@@ -122,13 +123,14 @@ def tables(
     comment: str | None = None,
     *,
     load_first: bool = False,
+    outbox: Iterable[OutboxRule] = (),
 ) -> Tables:
     """`now`: as the catalog has it."""
     catalog: Any = Catalog()
     catalog.now, catalog.comment = now, comment
     registry_: Any = registry
     topics: Any = Topics()
-    config = make_config("p", source={"backfill": load_first})
+    config = make_config("p", source={"backfill": load_first}).model_copy(update={"outbox": tuple(outbox)})
     registrar = Registrar(registry_, topics, "p", require_rules)
     return Tables(config, "db", pins, catalog=catalog, registrar=registrar, policy=DataPolicy(config))
 
@@ -417,6 +419,19 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
         here.register_committed(waits.transaction.provisional)
     with pytest.raises(then):
         collect(here, transaction(5, said(before), insert(b"5", b"50")))
+
+
+def test_a_renamed_outbox_that_is_described_when_another_table_has_its_name_is_named(
+    collect: Callable[..., list[CollectedEvent]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The catalog knows the other table's name, and not since when: rows from before that are no
+    events.
+    """
+    other = replace(relation(OTHER_KEY[0]), oid=OID + 1, table="outbox")
+    here = tables(Registry(), {}, other, outbox=[OutboxRule.model_validate({"table": "public.outbox"})])
+    here.events.note_names([replace(other, oid=OID)])
+    assert topics(collect(here, transaction(1, said(OTHER_KEY[0]), insert(b"1", b"10")))) == [TOPIC]
+    assert "public.t was the outbox public.outbox, which is another table now" in caplog.text
 
 
 def test_a_load_with_another_key_than_its_topic_starts_it_over() -> None:
