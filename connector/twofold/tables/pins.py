@@ -275,6 +275,11 @@ class Pins:
         self._note_absent(self.topics_of(relations), lately)
         return changed
 
+    def note_void(self, topic: str) -> None:
+        """Note that rows are passed over until the topic's truncate, which may be cancelled."""
+        if (pin := self._pins[topic]).stale != STARTS_OVER:
+            self._write(topic, replace(pin, stale=STARTS_OVER))
+
     def _follow_pinned(self, topic: str, now: Description) -> Description:
         """Return the description to pin: the topic's rows may have columns that are dropped."""
         return now.follow(Description.from_text(self._pins[topic].stored))

@@ -186,7 +186,7 @@ class Tables:
         if known := self._versions.like(shape, topic):
             return DescribedVersion(known, number)
         shape = self._catalog.add_comments(shape)
-        table = self._void(shape) if self._starts_with_another_key(shape, topic) else self._new(shape, topic)
+        table = self._void(shape, topic) if self._starts_with_another_key(shape, topic) else self._new(shape, topic)
         if not table.committed:
             self._versions.add(topic, table)
         return DescribedVersion(table, number)
@@ -300,7 +300,8 @@ class Tables:
         table.ids = 0, 0  # it has no schemas that could be registered
         return table
 
-    def _void(self, shape: TableShape) -> TableVersion:
+    def _void(self, shape: TableShape, topic: str) -> TableVersion:
+        self.pins.note_void(topic)
         _log.warning(
             "%s.%s: rows with another key than the topic's are passed over: the topic starts over, and its load brings them",
             shape.schema,

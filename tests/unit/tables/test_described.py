@@ -26,12 +26,14 @@ from twofold.kafka.row_batch import VOID
 from twofold.kafka.schema_registry import NotRegistered
 from twofold.kafka.subjects import RequireRules
 from twofold.kafka.topic_rules import KnownTopic, RequiredTopic
-from twofold.lives.load_life import LoadEnded, TopicEmptied
+from twofold.lives.exchanged import LoadCommand
+from twofold.lives.load_life import CommandGiven, LoadEnded, TopicEmptied
 from twofold.source import messages as m
 from twofold.source.session import Received
 from twofold.spool import Spool
 from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.data_policy import DataPolicy
+from twofold.tables.pins import STARTS_OVER
 from twofold.tables.table_version import CHANGED_SHAPE
 from twofold.tables.tables import Tables
 from twofold.tables.topic_mismatch import TopicRestart
@@ -419,6 +421,22 @@ def test_rows_under_a_former_key_are_void_until_their_topic_is_emptied(
         here.register_committed(waits.transaction.provisional)
     with pytest.raises(then):
         collect(here, transaction(5, said(before), insert(b"5", b"50")))
+
+
+def test_a_topic_is_stale_from_rows_that_are_void_until_its_truncate(
+    collect: Callable[..., list[CollectedEvent]],
+) -> None:
+    """Its reload may be cancelled before that, and no later row may say so."""
+    before, after = OTHER_KEY
+    registry = Registry()
+    here = tables(registry, announced(registry, before), relation(after), load_first=True)
+    here.lives.apply(TOPIC, CommandGiven(LoadCommand(1, "start")))
+    assert topics(collect(here, transaction(1, said(before), insert(b"1", b"10")))) == [TOPIC]
+    assert not here.pins[TOPIC].stale
+    assert topics(collect(here, transaction(2, said(after), insert(b"2", b"20")))) == [VOID]
+    assert here.pins.take_unwritten()[TOPIC].stale == STARTS_OVER
+    emptied(here, TOPIC)
+    assert here.pins.take_unwritten()[TOPIC].stale is None
 
 
 def test_a_renamed_outbox_that_is_described_when_another_table_has_its_name_is_named(
