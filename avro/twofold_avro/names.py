@@ -64,6 +64,10 @@ class TopicNames:
         """
         return f"{self.prefix}.outbox.event."
 
+    def is_loaded_from_none(self, topic: str) -> bool:
+        """Whether the topic has events or messages, which no load of a table brings."""
+        return topic == self.messages or topic.startswith(self.events)
+
 
 def avro_name(name: str) -> str:
     """Return a column, schema or table as an Avro name."""

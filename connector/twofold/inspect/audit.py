@@ -227,7 +227,7 @@ def repair(topic: str, names: Names, table: str | None, last_sequence: int) -> s
     if table is not None:
         return f"twofold backfill start {table}"
     accept = f"`twofold audit --since {last_sequence}` then judges only what comes later"
-    if topic == names.messages or topic.startswith(names.events):
+    if names.is_loaded_from_none(topic):
         return f"none: no table keeps messages and events, so nothing brings them again; tell their readers of these offsets; {accept}"
     return f"none: no published table has this topic; tell its readers of these offsets, or delete the topic; {accept}"
 

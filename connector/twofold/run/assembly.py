@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import filterfalse
 
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
@@ -117,10 +118,10 @@ def _state(config: Config, recovered: Recovered) -> State:
     """Return the bridge's first state."""
     progress, (slot, server, _) = recovered.progress, recovered.source
     ledger = {PreparedIdentity(entry.xid, entry.gid): entry for entry in recovered.left.unresolved.values()}
-    to_reload = recovered.left.to_reload
-    reloaded = frozenset(
-        identity for identity, entry in ledger.items() if entry.topics and to_reload >= {*entry.topics}
-    )
+    to_reload, names = recovered.left.to_reload, names_of(config)
+    # The refusal has said that no load brings events and messages.
+    touched = {each: {*filterfalse(names.is_loaded_from_none, entry.topics)} for each, entry in ledger.items()}
+    reloaded = frozenset(identity for identity, topics in touched.items() if topics and to_reload >= topics)
     promoted = server.timeline != progress.timeline
     policy = Policy(
         synchronous=config.prepared.synchronous,

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Literal
 
 from twofold.bridge import Event, actions, events
-from twofold.errors import Refused
+from twofold.errors import RESET_REPAIR, Refused
 from twofold.kafka.publisher import Publisher, TransactionRecords
 from twofold.kafka.record_sizes import RecordTooLarge
 from twofold.kafka.row_batch import RowBatch
@@ -246,17 +246,22 @@ class ActionExecutor:
             case actions.Forget(identity):
                 if forgotten := self._prepared.pop(identity, None):
                     self._leaving.append((forgotten, False))
-            case actions.Refuse(what, at_stake, repair, lost):
-                tables = self._tables_of(lost) if lost else ""
-                raise Refused(what, at_stake=at_stake, repair=repair.replace("{tables}", tables))
+            case actions.Refuse():
+                raise self._refusal(action)
 
-    def _tables_of(self, identity: PreparedIdentity) -> str:
-        """Return the transaction's tables as the ledger names them."""
-        known = self._tables.pins
-        pins = [known[topic] for topic in self._ledger.topics(identity) if topic in known]
-        return (
-            " ".join(table_argument(pin.schema, pin.table) for pin in pins) or "<every table that it may have touched>"
-        )
+    def _refusal(self, refuse: actions.Refuse) -> Refused:
+        """Return the refusal. Of a lost transaction name the tables, as the ledger has them, and
+        the topics of events and messages, which no load brings.
+        """
+        topics, known = self._ledger.topics(refuse.lost) if refuse.lost else (), self._tables.pins
+        pins = [known[topic] for topic in topics if topic in known]
+        tables = " ".join(table_argument(pin.schema, pin.table) for pin in pins)
+        at_stake = refuse.at_stake
+        repair = refuse.repair.replace("{tables}", tables or "<every table that it may have touched>")
+        if others := [*filter(self._tables.names.is_loaded_from_none, topics)]:
+            at_stake = f"{at_stake}; no load brings what it wrote to {', '.join(others)}"
+            repair = f"write that again; then {repair if len(others) < len(topics) else RESET_REPAIR}"
+        return Refused(refuse.what, at_stake=at_stake, repair=repair)
 
     def _submit(self, work: Callable[[], object], answer: Event | Pending | None = None) -> None:
         if self._leaving:

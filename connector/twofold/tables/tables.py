@@ -40,7 +40,7 @@ from twofold.tables.table_lives import TableLives
 from twofold.tables.table_version import DescribedVersion, KeyChanged, RowPlans, TableVersion, key_id_changed
 from twofold.tables.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold.thread_owner import ThreadOwner
-from twofold_avro.names import topic_of
+from twofold_avro.names import TopicNames, topic_of
 from twofold_avro.records import Pin
 from twofold_avro.shapes import TableShape
 from twofold_common.table_names import table_argument
@@ -66,6 +66,7 @@ class Tables:
         pins have the table's description where the run begins.
         """
         self._config = config
+        self.names = TopicNames(config.prefix)
         self._catalog = catalog
         self._registrar = registrar
         self.policy = ColumnPolicy(policy, catalog, config.publication)
@@ -204,8 +205,8 @@ class Tables:
 
     def adopt(self, described: dict[int, DescribedVersion]) -> None:
         """Make a streamed transaction's descriptions hold for all, unless later ones exist."""
-        self._versions.adopt(described)
         self.events.note_names(each.table.shape for each in described.values() if each.table.outbox is not None)
+        self._versions.adopt(described)
 
     def type(self, message: m.Type) -> None:
         self._catalog.note_type(message)

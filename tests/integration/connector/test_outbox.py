@@ -21,6 +21,7 @@ from helpers.connector.topics import UNCOMMITTED, gid_of, rows_in_the_end
 from helpers.source.streaming import force, streamed
 from twofold.stack import KafkaCluster, server_files
 from twofold_common import java
+from twofold_common.positions import Lsn, format_lsn
 
 
 def configure(here: Installation, more: str = "", **source: object) -> None:
@@ -254,7 +255,6 @@ def test_an_outbox_that_is_renamed_loses_no_event(connector: Maker) -> None:
     assert not [topic for topic in here.reader.topics(here.prefix) if "events" in topic.rpartition(".")[2]]
 
 
-@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("outcome", ["COMMIT", "ROLLBACK"])
 def test_an_outbox_that_is_renamed_by_a_transaction_in_doubt_loses_no_event(connector: Maker, outcome: str) -> None:
     here = made(connector, backfill={"notice": 0})
@@ -291,6 +291,7 @@ def test_an_outbox_that_a_transaction_in_doubt_replaces_is_one_until_its_outcome
     assert [each.value for each in visible(here)[0]] == (["1", "2", "3"] if outcome == "COMMIT" else ["3"])
 
 
+@pytest.mark.parametrize("early", [False, True])
 def test_an_outbox_whose_name_another_table_gets_is_none_any_more(connector: Maker, early: bool) -> None:
     here = made(connector, ["*"], backfill={"notice": 0})
     rename, create = "ALTER TABLE outbox RENAME TO outbox_old", "CREATE TABLE outbox (LIKE outbox_old INCLUDING ALL)"
@@ -361,3 +362,31 @@ def test_an_outbox_that_leaves_the_publication_ends_the_run(connector: Maker) ->
     here.start()
     here.caught_up()
     assert [each.value for each in visible(here)[0]] == ["1"]
+
+
+@pytest.mark.parametrize("also", ["", "INSERT INTO orders VALUES (100, 0, 'lost'); "], ids=["alone", "with rows"])
+def test_outbox_events_of_a_prepared_transaction_that_will_not_come_again(connector: Maker, also: str) -> None:
+    """As a promoted 17 may do it: the server sends the outcome alone. No load brings the events."""
+    here = made(connector)
+    here.sql(f"BEGIN; {also}{EVENT.format('outbox', 1)}; PREPARE TRANSACTION 'lost'")
+    with here.carrying():
+        wait_until(lambda: [entry["state"] for entry in here.records("prepared")] == ["open"], 90, "its entry")
+        here.caught_up()
+    wait_until(lambda: not here.slot("active"), 90, "the slot is free")
+    applied = format_lsn(Lsn(max(r["applied_lsn"] for r in here.records("progress") if "applied_lsn" in r)))
+    here.ask(f"SELECT pg_replication_slot_advance('{here.prefix}', '{applied}')")
+    here.sql("COMMIT PREPARED 'lost'")
+    refusal = here.refusal()
+    assert "without its PREPARE" in refusal.what
+    assert f"no load brings what it wrote to {here.prefix}.outbox.event.order" in refusal.at_stake
+    assert "write that again" in refusal.repair
+    assert ("twofold backfill start public.orders" in refusal.repair) == bool(also)
+    assert ("twofold reset" in refusal.repair) != bool(also)
+    if also:
+        here.twofold("backfill", "start", "public.orders", ok=True)
+        here.sql(EVENT.format("outbox", 1))
+        with here.carrying():
+            here.until_loaded(90)
+            here.caught_up()
+        assert 100 in {row.key["id"] for row in here.read("orders") if row.value and row.value["op"] == "r"}
+        assert [each.value for each in visible(here)[0]] == ["1"]
