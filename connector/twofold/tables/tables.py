@@ -205,7 +205,10 @@ class Tables:
 
     def adopt(self, described: dict[int, DescribedVersion]) -> None:
         """Make a streamed transaction's descriptions hold for all, unless later ones exist."""
-        self.events.note_names(each.table.shape for each in described.values() if each.table.outbox is not None)
+        # The catalog knows whether a name is that of a savepoint that was rolled back.
+        named = [each.table.shape for each in described.values() if each.table.outbox is not None]
+        now = [self._catalog.published(self._config.publication, each.schema, each.table) for each in named]
+        self.events.note_names(filter(None, now))
         self._versions.adopt(described)
 
     def type(self, message: m.Type) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from struct import pack
@@ -20,7 +21,7 @@ from helpers.source.collecting import make_collector
 from twofold.bridge import events
 from twofold.config import OutboxRule
 from twofold.descriptions.ddl_message import DdlMessage
-from twofold.errors import Refused, SetupError, TwofoldError, Unreachable
+from twofold.errors import Refused, RunEnded, SetupError, TwofoldError, Unreachable
 from twofold.kafka.registrar import Registrar
 from twofold.kafka.row_batch import VOID
 from twofold.kafka.schema_registry import NotRegistered
@@ -34,7 +35,7 @@ from twofold.spool import Spool
 from twofold.stream.source_transaction import CollectedEvent
 from twofold.tables.data_policy import DataPolicy
 from twofold.tables.pins import STARTS_OVER
-from twofold.tables.table_version import CHANGED_SHAPE
+from twofold.tables.table_version import CHANGED_SHAPE, DescribedVersion
 from twofold.tables.tables import Tables
 from twofold.tables.topic_mismatch import TopicRestart
 from twofold_avro import wire
@@ -450,6 +451,32 @@ def test_a_renamed_outbox_that_is_described_when_another_table_has_its_name_is_n
     here.events.note_names([replace(other, oid=OID)])
     assert topics(collect(here, transaction(1, said(OTHER_KEY[0]), insert(b"1", b"10")))) == [TOPIC]
     assert "public.t was the outbox public.outbox, which is another table now" in caplog.text
+
+
+@pytest.mark.parametrize("rolled_back", [False, True])
+def test_a_streamed_transaction_makes_another_table_the_outbox_unless_its_savepoint_was_rolled_back(
+    *, rolled_back: bool
+) -> None:
+    columns: Columns = [("id", 23, -1, True), ("n", 23, -1, False)]
+    rule = OutboxRule.model_validate(
+        {
+            "table": "public.outbox",
+            "topic_column": "id",
+            "key_column": "id",
+            "payload_column": "n",
+            "header_columns": [],
+        }
+    )
+    was = replace(relation(columns), table="outbox")
+    other = replace(was, oid=OID + 1)
+    here = tables(Registry(), {}, None, outbox=[rule])
+    here.events.note_names([was])
+    described: dict[int, DescribedVersion] = {}
+    for each in (replace(was, table="t"), other):
+        described |= here.descriptions(each, {})
+    here._catalog.now = was if rolled_back else other  # type: ignore[attr-defined]
+    with nullcontext() if rolled_back else pytest.raises(RunEnded, match="the former one is no outbox"):
+        here.adopt(described)
 
 
 def test_a_load_with_another_key_than_its_topic_starts_it_over() -> None:
