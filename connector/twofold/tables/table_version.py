@@ -18,7 +18,7 @@ from twofold.outbox.outbox import OutboxTable
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
 from twofold_common.positions import Lsn
-from twofold_common.table_names import reload_command
+from twofold_common.table_names import reload_command, table_argument
 
 CHANGED_SHAPE = "it changes a table's definition"
 IN_BACKFILL = "it touches a table in backfill"
@@ -128,12 +128,11 @@ class KeyChanged(Refused):
     """Rows have another message key than their topic."""
 
     def __init__(self, shape: TableShape) -> None:
-        is_hashed = any(column.policy for column in shape.key)
-        hashed = "restore its former policy.columns and policy.key_file, or " if is_hashed else ""
+        hashed = "restore its former policy.columns and policy.key_file, or " if _is_hashed(shape) else ""
         super().__init__(
             f"the message key of table {_name(shape)} is not what it was",
             at_stake="rows of one key would lie in two partitions, and their order would be lost",
-            repair=f"{hashed}start the topic over: {reload_command(shape.schema, shape.table)} (undoing the change is not enough: a row made under it waits to be published)",
+            repair=f"{hashed}start the topic over: {_start_over(shape)} (undoing the change is not enough: a row made under it waits to be published)",
         )
 
 
@@ -141,8 +140,21 @@ def key_id_changed(shape: TableShape, was: int | None, now: int | None) -> Refus
     return Refused(
         f"the registry has the message key of table {_name(shape)} as id {now}; it was id {was}",
         at_stake="the id is part of the key's bytes: rows of one key would lie in two partitions, and their order would be lost",
-        repair=f"restore the registry with its former ids, or start the topic over: {reload_command(shape.schema, shape.table)}",
+        repair=f"restore the registry with its former ids, or start the topic over: {_start_over(shape)}",
     )
+
+
+def _start_over(shape: TableShape) -> str:
+    """Return how a person starts the table's topic over. The load of a hashed key is refused."""
+    start = reload_command(shape.schema, shape.table)
+    if not _is_hashed(shape):
+        return start
+    cancel = f"twofold backfill cancel {table_argument(shape.schema, shape.table)}"
+    return f"{start}; rows are not loaded in the order of a hash, so when its load is refused: {cancel}; each row then comes when it changes"
+
+
+def _is_hashed(shape: TableShape) -> bool:
+    return any(column.policy for column in shape.key)
 
 
 def _name(shape: TableShape) -> str:

@@ -150,6 +150,29 @@ def test_policy_refuses_another_key_of_hashes_where_a_message_key_has_the_former
     assert {s.key["id"] for s in made.read("letter")} == {hashed(1)}
 
 
+def test_policy_starts_a_topic_over_whose_former_key_of_hashes_is_lost(made: Installation, tmp_path: Path) -> None:
+    """As the refusal says: its load is refused, and then cancelled."""
+    made.configure(
+        {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
+    )
+    made.twofold("init", ok=True)
+    with made.carrying():
+        made.sql("INSERT INTO letter VALUES (1, 'x')")
+        wait_until(lambda: made.read("letter"))
+    (tmp_path / "policy.key").write_bytes(KEY[::-1])
+    made.sql("DELETE FROM letter")
+    refusal = str(made.refusal())
+    for command in ("start", "cancel"):
+        assert f"twofold backfill {command} public.letter" in refusal
+        made.twofold("backfill", command, "public.letter", ok=True)
+        if command == "start":
+            assert "table public.letter cannot be loaded: its key id is hashed" in str(made.refusal())
+    with made.carrying():
+        made.sql("INSERT INTO letter VALUES (2, 'y')")
+        wait_until(lambda: [s.value["op"] for s in made.read("letter") if s.value].count("c") == 2)
+    assert "t" in {s.value["op"] for s in made.read("letter") if s.value}
+
+
 def test_policy_hashes_a_key_of_a_table_that_is_not_loaded(made: Installation) -> None:
     made.configure(
         {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
