@@ -81,6 +81,12 @@ class CommitReader:
         self._sequence = CommitSequence(self._prefix)
         self.pending.clear()
         self._kafka.begin(offset)
+        self._tell_absent()
+
+    def _tell_absent(self) -> None:
+        """Name the chosen tables without a topic: a name is wrong, or the first row is to come."""
+        if self._topics and (absent := self._topics - {each.topic for each in self._kafka.partitions(self._prefix)}):
+            _log.warning("there is no topic %s (yet), or no right to read it", ", ".join(sorted(absent)))
 
     @property
     def is_at_end(self) -> bool:

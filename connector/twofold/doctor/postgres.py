@@ -57,7 +57,9 @@ def examine(config: Config) -> Iterator[Finding]:
             yield from policy.examine(config, relations, initialised=source.slot is not None)
         if source.slot is not None:
             yield from find_stale(config)
-    wanted = wanted_publication(config)
+        wanted = wanted_publication(config)
+        if wanted and (left_out := publishable.find_left_out(connection, config.publication, wanted)):
+            yield _finding.should("publishable", left_out.what, "their changes are not sent", left_out.remedy)
     if source.slot is None and wanted is not None:
         for found in publishable.examine(config.conninfo, config.publication, wanted):
             severity = Severity.MUST if found.must else Severity.SHOULD

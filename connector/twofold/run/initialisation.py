@@ -33,6 +33,7 @@ from twofold.run import last_refusal
 from twofold.run.source_settings import selection, source_use, wanted_publication
 from twofold.source import ddl_messages, identity, provisioning, publishable, readiness
 from twofold.source.catalog import Catalog
+from twofold.source.connection import connect
 from twofold.source.diagnosis import foreign_slot, lost_slot, slot_holder
 from twofold.source.locks import Blocker
 from twofold.source.published_tables import published_tables
@@ -72,6 +73,8 @@ def initialise(config: Config, say: Say) -> None:
     )
     if slot is None and published is not None:
         advice += readiness.refuse(publishable.examine(config.conninfo, config.publication, published))
+    if published is not None:
+        advice += _left_out(config, published)
     if slot is None:
         readiness.refuse(_flaws(config, published))
     for each in advice:
@@ -105,6 +108,12 @@ def initialise(config: Config, say: Say) -> None:
         first.write(start, pins if slot else _note_empty(config, pins))
         last_refusal.forget(config)
         say(f"ready: the stream starts at {format_lsn(start)}; start it with twofold run")
+
+
+def _left_out(config: Config, published: provisioning.PublicationContent) -> tuple[ReadinessFinding, ...]:
+    with connect(config.conninfo) as connection:
+        found = publishable.find_left_out(connection, config.publication, published)
+    return (found,) if found else ()
 
 
 def _note_reader(config: Config, say: Say) -> None:

@@ -1,4 +1,5 @@
-"""Checks whether `init` can create the publication: the named tables, and the role's rights.
+"""Checks whether `init` can create the publication: the named tables, and the role's rights; and
+whether one that exists has the named tables.
 
 Reads only.
 """
@@ -24,6 +25,21 @@ SELECT n.nspname || '.' || c.relname
  WHERE c.relkind IN ('r', 'p') AND lower(c.relname) = lower(%s) AND n.nspname NOT IN ('pg_catalog', 'information_schema')
  ORDER BY 1 LIMIT 3
 """
+_LEFT_OUT = """
+SELECT n.nspname::text, c.relname::text
+  FROM pg_catalog.pg_publication p
+ CROSS JOIN pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+ CROSS JOIN LATERAL (SELECT array_agg(above.relid::oid) || c.oid AS oids FROM pg_catalog.pg_partition_ancestors(c.oid) above) tree
+ WHERE p.pubname = %s AND NOT p.puballtables AND c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+   AND (%s AND NOT c.relispartition AND n.nspname <> ALL ('{pg_catalog,information_schema,twofold}') OR n.nspname = ANY (%s)
+        OR (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::name[], %s::name[])))
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = ANY (tree.oids))
+   AND NOT EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s JOIN pg_catalog.pg_class t ON t.relnamespace = s.pnnspid
+                    WHERE s.pnpubid = p.oid AND t.oid = ANY (tree.oids))
+ ORDER BY 1, 2
+"""
+_NAMED = 5
+"""So many tables are named in one finding."""
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
 
 
@@ -37,6 +53,22 @@ def examine(conninfo: str, name: str, published: PublicationContent) -> tuple[Re
         if publication_exists(connection, name):
             return ()
         return (*_rights(connection, published), *_schemas(connection, published), *_tables(connection, published))
+
+
+def find_left_out(connection: PlainConnection, name: str, published: PublicationContent) -> ReadinessFinding | None:
+    """Find what source.tables names and the publication, which exists, does not have: `init` does
+    not change it.
+    """
+    named = [schema for schema, _ in published.tables], [table for _, table in published.tables]
+    rows = connection.execute(_LEFT_OUT, (name, published.all_tables, [*published.schemas], *named)).fetchall()
+    if not rows:
+        return None
+    more = f" and {len(rows) - _NAMED} more" if len(rows) > _NAMED else ""
+    return ReadinessFinding(
+        f"publication {name} exists, and twofold init leaves it as it is: it lacks {', '.join(map('.'.join, rows[:_NAMED]))}{more}, which source.tables names",
+        f"ALTER PUBLICATION {sql_identifier(name)} ADD TABLE {', '.join(sql_identifier(*row) for row in rows)}; or correct source.tables",
+        must=False,
+    )
 
 
 def _rights(connection: PlainConnection, published: PublicationContent) -> Iterator[ReadinessFinding]:

@@ -83,6 +83,13 @@ def bank(module_connector: Maker) -> Installation:
     return here
 
 
+def test_a_chosen_table_that_has_no_topic_is_named(bank: Installation, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever misspells it would wait for ever."""
+    assert read(bank, "beginning", "acount", "journal")
+    assert f"there is no topic {bank.table('acount')} (yet)" in caplog.text
+    assert bank.table("journal") not in caplog.text
+
+
 @pytest.mark.core
 def test_transactions_are_whole_and_in_commit_order(bank: Installation) -> None:
     found = read(bank)

@@ -124,6 +124,29 @@ def test_tables_that_cannot_be_published_are_said_by_doctor_and_by_init(
     assert here.prefix not in "".join(here.reader.topics(here.prefix)), "nothing was made"
 
 
+@pytest.mark.parametrize("named", [["public.*"], ["public.part"], ["*"]])
+def test_what_a_publication_that_exists_does_not_have_is_said_by_doctor_and_by_init(
+    here: Installation, named: list[str]
+) -> None:
+    """Whether the connector is initialised or not."""
+    here.sql(
+        "CREATE TABLE whole (id int PRIMARY KEY) PARTITION BY LIST (id)",
+        "CREATE TABLE part (id int PRIMARY KEY)",
+        "CREATE TABLE leaf PARTITION OF whole FOR VALUES IN (1)",
+        f"CREATE PUBLICATION {here.prefix} FOR TABLE account, whole",
+    )
+    here.configure({"source": {"tables": [*named, "public.account", "public.leaf"]}})
+    lacks = f"publication {here.prefix} exists, and twofold init leaves it as it is: it lacks public.part, which source.tables names"
+    remedy = f'ALTER PUBLICATION "{here.prefix}" ADD TABLE "public"."part"; or correct source.tables'
+    for _ in range(2):
+        assert lacks in (examined := here.twofold("doctor").stdout)
+        assert remedy in examined
+        assert f"note: {lacks}; remedy: {remedy}" in here.twofold("init", ok=True).stdout
+    here.sql(remedy.partition(";")[0])
+    assert "it lacks" not in here.twofold("doctor").stdout
+    assert "it lacks" not in here.twofold("init", ok=True).stdout
+
+
 def test_a_database_that_is_read_only_by_default(here: Installation) -> None:
     name = here.ask("SELECT current_database()")
     here.sql(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
