@@ -308,15 +308,13 @@ class Tables:
         self.pins.note_void(topic)
         _log.warning(
             "%s.%s: rows with another key than the topic's are passed over: the topic starts over, and its load brings them",
-            shape.schema,
-            shape.table,
+            *(shape.schema, shape.table),
         )
         return self._make_void(shape)
 
     def _make_void(self, shape: TableShape) -> TableVersion:
-        provisional_id = self._versions.next_provisional_id()
-        plan = self._plans.make_void(shape, provisional_id)
-        return TableVersion(shape, VOID, 1, plan, provisional_id, self.lives.is_in_backfill)
+        plan_id = self._versions.next_provisional_id()
+        return TableVersion(shape, VOID, 1, self._plans.make_void(shape, plan_id), plan_id, self.lives.is_in_backfill)
 
     def _new(self, shape: TableShape, topic: str) -> TableVersion:
         pin = self.pins.find(topic)
