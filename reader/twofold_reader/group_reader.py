@@ -203,20 +203,21 @@ class GroupReader(Closing):
         with_rows = [prefix for prefix, end in ends.items() if ahead[prefix].is_before(end)]
         has_skipped = False
 
-        def read_branches() -> Iterator[Branch]:
+        def take_rest() -> Iterator[Branch]:
             for prefix in with_rows:
                 while ahead[prefix].is_before(ends[prefix]):
                     yield prefix, ahead[prefix].take_next()
+
+        def read_branches() -> Iterator[Branch]:
+            yield from take_rest()
             if has_skipped:
                 raise read_late("branches")
 
         if with_rows:
             branches = read_branches()
             yield GlobalTransaction(unit.global_ids, branches, delete_first(branches, with_rows[-1]), self._bookmark)
-            for prefix in with_rows:  # what nobody has read
-                while ahead[prefix].is_before(ends[prefix]):
-                    ahead[prefix].take_next()
-                    has_skipped = True
+            for _ in take_rest():  # nobody has read it
+                has_skipped = True
 
     @property
     def _bookmark(self) -> str:

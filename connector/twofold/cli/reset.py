@@ -30,7 +30,8 @@ def command(config_file: Path | None, *, yes: bool) -> None:
     database = identify(config.conninfo).database
     loss = describe_loss(config.conninfo, config.slot)
     say(*str(loss).split("\n") if loss else [f"slot {config.slot} does not exist"])
-    if publication_readers(config.conninfo, config.publication) in (set(), {config.slot}):
+    readers = publication_readers(config.conninfo, config.publication)
+    if readers is not None and readers <= {config.slot}:
         say(f"publication {config.publication!r} of database {database}, which twofold init has made")
     if not yes:
         if not sys.stdin.isatty():

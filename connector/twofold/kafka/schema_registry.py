@@ -150,10 +150,17 @@ class Registry:
                 if of == subject:
                     del self._ids[of, schema]
 
-    def _ask(self, about: str, path: str, body: bytes | None = None, **how: Any) -> Any:
-        """`how`: see RegistryHttp.ask."""
+    def _ask(
+        self,
+        about: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        method: str | None = None,
+        is_registered: bool = False,
+    ) -> Any:
         try:
-            return self._http.ask(path, body, **how)
+            return self._http.ask(path, body, method=method, is_registered=is_registered)
         except RegistryAway as error:
             remedy = certificate_remedy(error, address="registry.url", authorities="registry.ca_file")
             remedy = remedy or "start the registry, or correct registry.url (Apicurio's ends with /apis/ccompat/v7)"

@@ -129,19 +129,29 @@ def test_policy_is_refused_where_it_cannot_hold(made: Installation) -> None:
         assert said in done.stderr
 
 
-def test_policy_refuses_another_key_of_hashes_where_a_message_key_has_the_former_one(
-    made: Installation, tmp_path: Path
-) -> None:
+def hash_the_key(made: Installation) -> None:
+    """Initialise, with the message key of `letter` hashed."""
     made.configure(
         {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
     )
     made.twofold("init", ok=True)
+
+
+def refusal_of_another_key(made: Installation, tmp_path: Path) -> str:
+    """A row was published by the former key, and its delete comes by another one."""
+    hash_the_key(made)
     with made.carrying():
         made.sql("INSERT INTO letter VALUES (1, 'x')")
         wait_until(lambda: made.read("letter"))
     (tmp_path / "policy.key").write_bytes(KEY[::-1])
     made.sql("DELETE FROM letter")
-    refusal = str(made.refusal())
+    return str(made.refusal())
+
+
+def test_policy_refuses_another_key_of_hashes_where_a_message_key_has_the_former_one(
+    made: Installation, tmp_path: Path
+) -> None:
+    refusal = refusal_of_another_key(made, tmp_path)
     assert "the message key of table public.letter is not what it was" in refusal
     assert "policy.key_file" in refusal
     (tmp_path / "policy.key").write_bytes(KEY)
@@ -152,16 +162,7 @@ def test_policy_refuses_another_key_of_hashes_where_a_message_key_has_the_former
 
 def test_policy_starts_a_topic_over_whose_former_key_of_hashes_is_lost(made: Installation, tmp_path: Path) -> None:
     """As the refusal says: its load is refused, and then cancelled."""
-    made.configure(
-        {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
-    )
-    made.twofold("init", ok=True)
-    with made.carrying():
-        made.sql("INSERT INTO letter VALUES (1, 'x')")
-        wait_until(lambda: made.read("letter"))
-    (tmp_path / "policy.key").write_bytes(KEY[::-1])
-    made.sql("DELETE FROM letter")
-    refusal = str(made.refusal())
+    refusal = refusal_of_another_key(made, tmp_path)
     for command in ("start", "cancel"):
         assert f"twofold backfill {command} public.letter" in refusal
         made.twofold("backfill", command, "public.letter", ok=True)
@@ -174,10 +175,7 @@ def test_policy_starts_a_topic_over_whose_former_key_of_hashes_is_lost(made: Ins
 
 
 def test_policy_hashes_a_key_of_a_table_that_is_not_loaded(made: Installation) -> None:
-    made.configure(
-        {"source": {"backfill": False}, "policy": {"columns": [{"column": "public.letter.*", "action": "hash"}]}}
-    )
-    made.twofold("init", ok=True)
+    hash_the_key(made)
     run = made.start()
     made.sql(f"INSERT INTO letter VALUES ({NUMBER}, 'x')", f"UPDATE letter SET email = 'y' WHERE id = {NUMBER}")
     wait_until(lambda: len(made.read("letter")) == 2)
