@@ -23,14 +23,16 @@ from twofold.errors import UsageError
 @click.pass_obj
 def command(config_file: Path | None, *, yes: bool) -> None:
     from twofold.run import last_refusal  # noqa: PLC0415
-    from twofold.source.identity import identify  # noqa: PLC0415  (loads the client)
-    from twofold.source.provisioning import describe_loss, drop, publication_readers  # noqa: PLC0415
+    from twofold.source.connection import connect  # noqa: PLC0415  (loads the client)
+    from twofold.source.identity import identify  # noqa: PLC0415
+    from twofold.source.provisioning import describe_loss, drop, shared_publication  # noqa: PLC0415
 
     config = load(config_file)
     database = identify(config.conninfo).database
     loss = describe_loss(config.conninfo, config.slot)
     say(*str(loss).split("\n") if loss else [f"slot {config.slot} does not exist"])
-    readers = publication_readers(config.conninfo, config.publication)
+    with connect(config.conninfo) as connection:
+        readers = shared_publication(config.publication).users(connection)
     if readers is not None and readers <= {config.slot}:
         say(f"publication {config.publication!r} of database {database}, which twofold init has made")
     if not yes:
@@ -45,7 +47,9 @@ def command(config_file: Path | None, *, yes: bool) -> None:
     for removed in removal.removed:
         say(f"removed: {removed}")
     if removal.shared_with:
-        say(f"publication {config.publication!r} stays: other slots read it: {', '.join(removal.shared_with)}")
+        say(
+            f"publication {config.publication!r} stays: other slots read it: {', '.join(removal.shared_with)}; drop it by hand if they are gone"
+        )
     for statement in removal.left:
         say(f"left, because the primary cannot be reached: run there {statement}")
     say(f"the topics {config.prefix}.* stay: delete them, or choose another kafka.prefix, before twofold init")

@@ -96,7 +96,7 @@ def initialise(config: Config, say: Say) -> None:
                 repair=f"drop the slot if nobody needs it (SELECT pg_drop_replication_slot('{config.slot}')), then run twofold init again",
             )
         first.write(NO_LSN)
-        if published and provisioning.create_publication(config.conninfo, config.publication, published):
+        if published and provisioning.create_publication(config.conninfo, config.publication, published, config.slot):
             say(f"publication {config.publication} made")
         _note_reader(config, say)
         _tell_ddl(config, say)

@@ -8,9 +8,6 @@ error: it never makes a user's command fail.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -20,10 +17,10 @@ from twofold.descriptions.ddl_message import PREFIX
 from twofold.errors import SetupError, Unreachable
 from twofold.source.connection import PlainConnection, address, connect
 from twofold.source.diagnosis import error_text
-from twofold.source.primary import connect_to_primary
+from twofold.source.shared_objects import SharedObject, changing
 from twofold.source.table_descriptions import DESCRIBE
 
-_MARK = "twofold: event triggers of "
+_SHARED = SharedObject("SCHEMA", "twofold", "twofold: event triggers of ")
 _TRIGGERS = {"twofold_ddl": "ddl_command_end", "twofold_drop": "sql_drop"}
 _SETTINGS = " ".join(
     f"SET {name} = {value}"
@@ -45,7 +42,6 @@ _TAGS = ", ".join(
         *("ALTER TYPE", "CREATE INDEX", "CREATE PUBLICATION", "CREATE TABLE", "CREATE TABLE AS", "SELECT INTO"),
     )
 )
-_LOCK = "SELECT pg_catalog.pg_advisory_xact_lock(8317253)"
 
 # OFFSET 0: the planner shall not begin with the whole of pg_class, which has no index for this.
 _IN_SCHEMA = "SELECT c.oid, c.relreplident, c.relkind FROM pg_class c WHERE c.relnamespace = {} OFFSET 0"
@@ -172,14 +168,12 @@ SELECT e.evtevent::text, e.evtname::text, e.evtenabled::text, f.prosrc = %s
   JOIN pg_catalog.pg_namespace n ON n.oid = f.pronamespace AND n.nspname = 'twofold'
  ORDER BY e.evtevent
 """
-_USERS = """
-SELECT pg_catalog.obj_description(oid, 'pg_namespace') FROM pg_catalog.pg_namespace WHERE nspname = 'twofold'
-"""
+_IS_THERE = "SELECT FROM pg_catalog.pg_namespace WHERE nspname = 'twofold'"
 
 
 def install_script(*connectors: str) -> str:
     """Return what `install` runs for these connectors, by their slots, as a person runs it."""
-    statements = *INSTALL, _comment(set(connectors)).as_string(None)
+    statements = *INSTALL, _SHARED.comment(connectors).as_string(None)
     return "".join(f"{statement};\n" for statement in statements)
 
 
@@ -189,7 +183,7 @@ def install(conninfo: str, connector: str) -> bool:
 
     SetupError: the role may not; the error has the statements.
     """
-    with _changing(conninfo) as connection:
+    with changing(conninfo) as connection:
         users = _users(connection)
         if connector in users and not flaws_in(connection):
             return False
@@ -198,7 +192,7 @@ def install(conninfo: str, connector: str) -> bool:
                 _drop_renamed(connection)
                 for statement in INSTALL:
                     connection.execute(statement)
-                connection.execute(_comment({*users, connector}))
+                connection.execute(_SHARED.comment({*users, connector}))
         except psycopg.errors.InsufficientPrivilege as error:
             raise SetupError(
                 f"this role may not make event triggers: {error.diag.message_primary}; remedy: set source.ddl_messages = false, or let a superuser run this in the database, and then twofold init again:\n"
@@ -210,14 +204,14 @@ def install(conninfo: str, connector: str) -> bool:
 def remove(conninfo: str, connector: str) -> bool:
     """Remove the triggers if no other connector uses them. Return whether that was done."""
     with connect(conninfo) as connection:
-        if not _is_ours(connection):
+        if _SHARED.users(connection) is None:
             return False
-    with _changing(conninfo) as connection:
+    with changing(conninfo) as connection:
         users = _users(connection)
         others = users - {connector}
         if others or not users:
             if others != users:
-                connection.execute(_comment(others))
+                connection.execute(_SHARED.comment(others))
             return False
         try:
             _drop_renamed(connection)
@@ -268,30 +262,11 @@ def _drop_renamed(connection: PlainConnection) -> None:
             connection.execute(sql.SQL("DROP EVENT TRIGGER {}").format(sql.Identifier(name)))
 
 
-@contextmanager
-def _changing(conninfo: str) -> Iterator[PlainConnection]:
-    with connect_to_primary(conninfo) as connection, connection.transaction():
-        connection.execute("SET TRANSACTION READ WRITE")
-        connection.execute(_LOCK)
-        yield connection
-
-
 def _users(connection: PlainConnection) -> set[str]:
     """Return the connectors that use the triggers; refuse a schema of somebody else's."""
-    row: Any = connection.execute(_USERS).fetchone()
-    if row is None:
-        return set()
-    if not _is_ours(connection):
+    users = _SHARED.users(connection)
+    if users is None and connection.execute(_IS_THERE).fetchone() is not None:
         raise SetupError(
             "schema twofold exists, and twofold init has not made it; remedy: rename it, or set source.ddl_messages = false"
         )
-    return set(json.loads(row[0].removeprefix(_MARK)))
-
-
-def _is_ours(connection: PlainConnection) -> bool:
-    row: Any = connection.execute(_USERS).fetchone()
-    return row is not None and row[0] is not None and row[0].startswith(_MARK)
-
-
-def _comment(users: set[str]) -> sql.Composed:
-    return sql.SQL("COMMENT ON SCHEMA twofold IS {}").format(sql.Literal(_MARK + json.dumps(sorted(users))))
+    return users or set()

@@ -9,10 +9,9 @@ other connector reads: its comment shows both.
 
 from __future__ import annotations
 
-import json
 import select
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 
@@ -29,11 +28,10 @@ from twofold.source.locks import Blocker, blockers
 from twofold.source.primary import NoPrimary, connect_to_primary, is_standby
 from twofold.source.primary_snapshots import PrimarySnapshots
 from twofold.source.published_tables import publication_exists
+from twofold.source.shared_objects import SharedObject, changing
 from twofold_common.positions import Lsn
 from twofold_common.table_names import sql_identifier
 
-MARK = "made by twofold init"
-"""The comment on a publication begins so; behind it are the slots that read it."""
 WATCH_INTERVAL_S = 0.5
 """How often a waiting creation checks which transactions block it."""
 _READ_WRITE = "SET TRANSACTION READ WRITE"
@@ -95,9 +93,14 @@ class Removal:
     """The slots of other connectors that read the publication, which stays for them."""
 
 
-def create_publication(conninfo: str, name: str, published: PublicationContent) -> bool:
-    """Create the publication. Return False, and change nothing, if a publication of this name
-    exists.
+def shared_publication(name: str) -> SharedObject:
+    """Return the publication as connectors share it."""
+    return SharedObject("PUBLICATION", name, "made by twofold init: ")
+
+
+def create_publication(conninfo: str, name: str, published: PublicationContent, slot: str) -> bool:
+    """Create the publication for this slot. Return False, and change nothing, if a publication of
+    this name exists.
 
     The publication is created on the primary. A standby has it when the call returns.
     """
@@ -107,9 +110,7 @@ def create_publication(conninfo: str, name: str, published: PublicationContent) 
     with _connect_to_publish(conninfo, name, published) as connection:
         if is_new := not publication_exists(connection, name):
             with _created(connection, name, published):
-                connection.execute(
-                    sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
-                )
+                connection.execute(shared_publication(name).comment({slot}))
     _wait_for_publication(conninfo, name)
     return is_new
 
@@ -118,21 +119,17 @@ def note_reader(conninfo: str, publication: str, slot: str) -> None:
     """Note that this slot reads the publication, if `init` has made it: another connector's reset
     then leaves it. SetupError: only its owner may.
     """
-    readers = publication_readers(conninfo, publication)
+    shared = shared_publication(publication)
+    with connect(conninfo) as connection:
+        readers = shared.users(connection)
     if readers is None or slot in readers:
         return
     try:
-        with connect_to_primary(conninfo) as primary, primary.transaction():
-            primary.execute(_READ_WRITE)
-            primary.execute(_comment(publication, {*readers, slot}))
+        with changing(conninfo) as primary:
+            if (readers := shared.users(primary)) is not None:
+                primary.execute(shared.comment({*readers, slot}))
     except psycopg.errors.InsufficientPrivilege as error:
         raise SetupError(error_text(error)) from error
-
-
-def _comment(publication: str, readers: Collection[str]) -> sql.Composed:
-    return sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(
-        sql.Identifier(publication), sql.Literal(f"{MARK}: {json.dumps(sorted(readers))}")
-    )
 
 
 def _connect_to_publish(conninfo: str, name: str, published: PublicationContent) -> PlainConnection:
@@ -361,25 +358,43 @@ def drop(conninfo: str, slot: str, publication: str) -> Removal:
     with connect(conninfo) as connection:
         if _drop_slot(conninfo, connection, slot):
             removed.append(f"slot {slot}")
-    readers = publication_readers(conninfo, publication)
-    others = (readers or set()) - {slot}
-    if readers is not None and (slot in readers or not others):
-        drops = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication))
-        statement = _comment(publication, others) if others else drops
+        statement, others = _leave_publication(connection, publication, slot)
+    if statement is not None:
         try:
-            with connect_to_primary(conninfo) as primary, primary.transaction():
-                primary.execute(_READ_WRITE)
-                primary.execute(statement)
+            with changing(conninfo) as primary:
+                now, others = _leave_publication(primary, publication, slot)
+                if now is not None:
+                    primary.execute(now)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SetupError(
+                f"publication {publication!r}: {error_text(error)}; "
+                f"remedy: let its owner run {statement.as_string(None)}; and then twofold reset again"
+            ) from error
         except (NoPrimary, Unreachable):
             left.append(f"{statement.as_string(None)};")
         else:
-            removed += [] if others else [f"publication {publication}"]
+            removed += [f"publication {publication}"] if now is not None and not others else []
     try:
         if ddl_messages.remove(conninfo, slot):
             removed.append("event triggers and schema twofold")
     except (NoPrimary, Unreachable):
         left += [f"{statement};" for statement in ddl_messages.REMOVE]
     return Removal(tuple(removed), tuple(left), tuple(sorted(others)))
+
+
+def _leave_publication(
+    connection: PlainConnection, publication: str, slot: str
+) -> tuple[sql.Composed | None, set[str]]:
+    """Return the statement by which the slot leaves the publication, if there is one, and the slots
+    of others that read it.
+    """
+    shared = shared_publication(publication)
+    readers = shared.users(connection)
+    others = (readers or set()) - {slot}
+    if readers is None or (others and slot not in readers):
+        return None, others
+    drops = sql.SQL("DROP PUBLICATION IF EXISTS {}").format(sql.Identifier(publication))
+    return shared.comment(others) if others else drops, others
 
 
 def end_holder(conninfo: str, slot: str) -> int | None:
@@ -417,19 +432,3 @@ def _drop_slot(conninfo: str, connection: PlainConnection, slot: str) -> bool:
             raise start_error(conninfo, slot, error) from error
         else:
             return True
-
-
-def publication_readers(conninfo: str, publication: str) -> set[str] | None:
-    """Return the slots that read a publication that `init` has made, as far as each `init` has
-    noted its own; None: it has not made it.
-    """
-    query = "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s"
-    with connect(conninfo) as connection:
-        row = connection.execute(query, (publication,)).fetchone()
-    mark, _, noted = ((row and row[0]) or "").partition(": ")
-    if mark != MARK:
-        return None
-    try:
-        return {*map(str, json.loads(noted or "[]"))}
-    except (ValueError, TypeError):  # a person has changed it
-        return set()

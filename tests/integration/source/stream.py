@@ -128,7 +128,7 @@ def forced(version: int, options: SessionOptions) -> str:
 
 def make_slot(conninfo: str, name: str, *, two_phase: bool = True) -> Lsn:
     """A publication of all tables and a slot, both called `name`."""
-    provisioning.create_publication(conninfo, name, provisioning.PublicationContent(all_tables=True))
+    provisioning.create_publication(conninfo, name, provisioning.PublicationContent(all_tables=True), name)
     return provisioning.create_slot(conninfo, name, two_phase=two_phase, wait_limit_s=20, on_wait=lambda _: None)
 
 

@@ -5,12 +5,16 @@ column lists, partitions, generated columns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from integration.source.stream import Writer, streaming
-from twofold.errors import UsageError
+from twofold.errors import SetupError, UsageError
 from twofold.source import provisioning
+from twofold.source.connection import connect
 from twofold.source.messages import Delete, Insert, Relation, Text, Truncate, Update
 from twofold.source.provisioning import PublicationContent
 
@@ -41,7 +45,7 @@ def streamed(
     or "truncated".
     """
     if published is not None:
-        assert provisioning.create_publication(database, prefix, published)
+        assert provisioning.create_publication(database, prefix, published, prefix)
     provisioning.create_slot(database, prefix, two_phase=True, wait_limit_s=20, on_wait=lambda _: None)
     for statement in statements:
         writer.execute(statement)
@@ -140,9 +144,32 @@ def test_a_generated_column(database: str, prefix: str, maker: Writer, option: s
 
 
 def test_what_is_there_is_left_as_it_is(database: str, prefix: str, maker: Writer) -> None:
-    assert provisioning.create_publication(database, prefix, PublicationContent((("public", "t"),)))
-    assert not provisioning.create_publication(database, prefix, PublicationContent(all_tables=True))
+    assert provisioning.create_publication(database, prefix, PublicationContent((("public", "t"),)), prefix)
+    assert not provisioning.create_publication(database, prefix, PublicationContent(all_tables=True), prefix)
     assert maker.execute("SELECT count(*) FROM pg_publication_tables WHERE pubname = %s", [prefix]).fetchone() == (1,)
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
+def test_of_many_that_begin_at_once_each_is_noted(database: str, prefix: str, maker: Writer, isolation: str) -> None:
+    published = PublicationContent((("public", "t"),))
+    assert provisioning.create_publication(database, prefix, published, f"{prefix}_0")
+    maker.execute(f"ALTER DATABASE {maker.info.dbname} SET default_transaction_isolation = '{isolation}'")
+    slots = [f"{prefix}_{number}" for number in range(12)]
+    note = partial(provisioning.note_reader, database, prefix)
+    with ThreadPoolExecutor(len(slots)) as pool:
+        list(pool.map(note, slots))
+    with connect(database) as connection:
+        assert provisioning.shared_publication(prefix).users(connection) == {*slots}
+
+
+def test_a_role_that_may_not_drop_it_gets_the_statement(database: str, prefix: str, maker: Writer) -> None:
+    assert provisioning.create_publication(database, prefix, PublicationContent((("public", "t"),)), prefix)
+    maker.execute(f"CREATE ROLE {prefix} LOGIN REPLICATION")
+    try:
+        with pytest.raises(SetupError, match=r"must be owner of publication .*DROP PUBLICATION IF EXISTS"):
+            provisioning.drop(make_conninfo(database, user=prefix), prefix, prefix)
+    finally:
+        maker.execute(f"DROP ROLE {prefix}")
 
 
 @pytest.mark.parametrize(
@@ -157,5 +184,5 @@ def test_what_cannot_be_published(
     database: str, prefix: str, maker: Writer, published: PublicationContent, words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):
-        provisioning.create_publication(database, prefix, published)
+        provisioning.create_publication(database, prefix, published, prefix)
     assert maker.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)

@@ -155,7 +155,7 @@ def make_slot_around_a_prepare(
     """
     first, second, third = connections(), connections(), connections()
     third.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    provisioning.create_publication(database, prefix, provisioning.PublicationContent(all_tables=True))
+    provisioning.create_publication(database, prefix, provisioning.PublicationContent(all_tables=True), prefix)
     first.execute("BEGIN")
     first.execute("INSERT INTO t VALUES (1)")
     waited: set[int | None] = set()

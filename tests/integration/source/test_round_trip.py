@@ -38,6 +38,7 @@ def round_trip(postgres: PostgresServer, database: str, other_database: str, pre
         database,
         prefix,
         provisioning.PublicationContent(tuple(("public", t.name) for t in work.tables)),
+        prefix,
     )
     slots = {way: f"{prefix}_{way}" for way in WAYS}
     for slot in slots.values():
