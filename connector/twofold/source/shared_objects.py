@@ -18,8 +18,6 @@ from psycopg import sql
 from twofold.source.connection import PlainConnection
 from twofold.source.primary import connect_to_primary
 
-# A role may have another isolation by default, which would read what was before the lock.
-_BEGIN = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE"
 _LOCK = "SELECT pg_catalog.pg_advisory_xact_lock(8317253)"
 _COMMENT = {
     "PUBLICATION": "SELECT pg_catalog.obj_description(oid, 'pg_publication') FROM pg_catalog.pg_publication WHERE pubname = %s",
@@ -63,6 +61,6 @@ def changing(conninfo: str) -> Iterator[PlainConnection]:
     Its transaction ends with the block.
     """
     with connect_to_primary(conninfo) as connection, connection.transaction():
-        connection.execute(_BEGIN)
+        connection.execute("SET TRANSACTION READ WRITE")
         connection.execute(_LOCK)
         yield connection

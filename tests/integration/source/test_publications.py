@@ -149,11 +149,9 @@ def test_what_is_there_is_left_as_it_is(database: str, prefix: str, maker: Write
     assert maker.execute("SELECT count(*) FROM pg_publication_tables WHERE pubname = %s", [prefix]).fetchone() == (1,)
 
 
-@pytest.mark.parametrize("isolation", ["read committed", "serializable"])
-def test_of_many_that_begin_at_once_each_is_noted(database: str, prefix: str, maker: Writer, isolation: str) -> None:
+def test_of_many_that_begin_at_once_each_is_noted(database: str, prefix: str, maker: Writer) -> None:
     published = PublicationContent((("public", "t"),))
     assert provisioning.create_publication(database, prefix, published, f"{prefix}_0")
-    maker.execute(f"ALTER DATABASE {maker.info.dbname} SET default_transaction_isolation = '{isolation}'")
     slots = [f"{prefix}_{number}" for number in range(12)]
     note = partial(provisioning.note_reader, database, prefix)
     with ThreadPoolExecutor(len(slots)) as pool:
