@@ -237,6 +237,7 @@ class Frontier(Record):
     seen: tuple[Seen, ...]
     in_doubt: tuple[BranchInDoubt, ...]
     written_at: int
+    gid_patterns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

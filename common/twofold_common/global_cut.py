@@ -53,13 +53,20 @@ class Frontier:
     """The position of the member's stream; for people only."""
     streams: Mapping[str, str] = field(default_factory=dict)
     """The stream that each number of `seen` belongs to, by prefix."""
+    gid_patterns: tuple[str, ...] = ()
+    """The patterns by which the member's connector reads gids."""
 
     @classmethod
     def from_lists(
-        cls, sequence: int, lsn: int, seen: Iterable[tuple[str, int, str]], in_doubt: Iterable[tuple[str, str]]
+        cls,
+        sequence: int,
+        lsn: int,
+        seen: Iterable[tuple[str, int, str]],
+        in_doubt: Iterable[tuple[str, str]],
+        gid_patterns: Iterable[str],
     ) -> Frontier:
         """Make it of a record's lists: prefix, number and stream of what was seen; global id and
-        gid of what is in doubt.
+        gid of what is in doubt; patterns of gids.
         """
         numbers: dict[str, int] = {}
         streams: dict[str, str] = {}
@@ -68,7 +75,7 @@ class Frontier:
         gids: dict[str, tuple[str, ...]] = {}
         for global_id, gid in in_doubt:
             gids[global_id] = (*gids.get(global_id, ()), gid)
-        return cls(sequence, numbers, gids, lsn, streams)
+        return cls(sequence, numbers, gids, lsn, streams, tuple(gid_patterns))
 
     def keep_streams(self, read: Mapping[str, str]) -> Frontier:
         """Return what it says of the streams that are read, by prefix.
@@ -105,13 +112,25 @@ def greatest_cut(
 ) -> dict[str, int]:
     """Return the last commit record of every member, by prefix, that the next global cut may show.
 
-    The cut never moves back. It stays until every member has a frontier, and its commit records are
-    read as far as the frontier knows. `loads`: the loads that end behind the cut. With limits, by
-    prefix, the result is the greatest cut within them. No limit is behind `cut`.
+    The cut never moves back. It stays until every member has a frontier, its commit records are
+    read as far as the frontier knows, and all members read gids alike. `loads`: the loads that end
+    behind the cut. With limits, by prefix, the result is the greatest cut within them. No limit is
+    behind `cut`.
     """
-    if any(each.frontier is None or each.frontier.sequence > each.known for each in members.values()):
+    is_unread = any(each.frontier is None or each.frontier.sequence > each.known for each in members.values())
+    if is_unread or unlike_patterns(members):
         return {prefix: each.cut for prefix, each in members.items()}
     return Lowering(members, loads).greatest(limits or {})
+
+
+def unlike_patterns(members: Mapping[str, Member]) -> dict[str, tuple[str, ...]]:
+    """Return each member's patterns of gids, by prefix, if they are not the same; else nothing.
+
+    A branch whose gid its own member cannot read is in no frontier and in no commit record, so the
+    other branches of its global transaction would be shown without it.
+    """
+    found = {prefix: each.frontier.gid_patterns for prefix, each in members.items() if each.frontier is not None}
+    return found if len({*found.values()}) > 1 else {}
 
 
 def greatest_step(

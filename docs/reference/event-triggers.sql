@@ -229,4 +229,4 @@ CREATE EVENT TRIGGER twofold_ddl ON ddl_command_end WHEN TAG IN ('ALTER COLLATIO
 CREATE EVENT TRIGGER twofold_drop ON sql_drop EXECUTE FUNCTION twofold.tell_ddl();
 ALTER EVENT TRIGGER twofold_ddl ENABLE ALWAYS;
 ALTER EVENT TRIGGER twofold_drop ENABLE ALWAYS;
-COMMENT ON SCHEMA twofold IS 'twofold: event triggers of ["bank"]';
+COMMENT ON SCHEMA "twofold" IS 'twofold: event triggers of ["bank"]';

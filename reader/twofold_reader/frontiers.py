@@ -76,4 +76,4 @@ class FrontierTopics:
             ) from error
         seen = ((each.prefix, each.sequence, each.stream_id) for each in record.seen)
         in_doubt = ((each.global_id, each.gid) for each in record.in_doubt)
-        return Frontier.from_lists(record.sequence, record.lsn, seen, in_doubt)
+        return Frontier.from_lists(record.sequence, record.lsn, seen, in_doubt, record.gid_patterns)

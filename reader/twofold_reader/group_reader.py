@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from twofold_common.errors import Refused, UsageError
-from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member, greatest_cut
+from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member, greatest_cut, unlike_patterns
 from twofold_common.global_loads import Decisions, Loads, ends_a_load
 from twofold_common.global_order import Place, Stop, Unit, order_units
 from twofold_common.global_waits import find_waits
@@ -231,6 +231,8 @@ class GroupReader(Closing):
         elif now > self._told_at:
             self._told_at, members = now + _TOLD_S, self._as_members()
             silent = [f"a frontier of {prefix}" for prefix, each in members.items() if each.frontier is None]
+            if unlike := unlike_patterns(members):
+                silent.append(f"one list of prepared.gid_patterns in {', '.join(unlike)}, which have several")
             waits = [each.global_id for each in find_waits(members)] or ["the next frontier, or the end of a load"]
             _log.warning("waiting for %s: twofold status says more", ", ".join((silent or waits)[:5]))
 

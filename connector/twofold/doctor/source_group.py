@@ -4,7 +4,7 @@ same group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from twofold.config import Config
@@ -15,7 +15,7 @@ from twofold.kafka.kafka_settings import kafka_settings, open_registry
 from twofold_avro.records import Frontier
 
 _finding = Finder("kafka")
-_WAITS = "global cuts stay where they are until every member's connector runs with the same [group]"
+_WAITS = "global cuts stay where they are until every member's connector runs with the same [group] and prepared.gid_patterns"
 
 
 def examine_group(config: Config, grant: str) -> Iterator[Finding]:
@@ -38,24 +38,32 @@ def examine_group(config: Config, grant: str) -> Iterator[Finding]:
     known = [each for each in group.members if each not in missing]
     frontiers = last_frontiers(settings, open_registry(config), known)
     for prefix in known:
-        if problem := _disagreement(prefix, frontiers.get(prefix), group.name, group.members):
+        if problem := _disagreement(prefix, frontiers.get(prefix), config):
             yield _finding.should(
                 "group",
                 problem,
                 _WAITS,
-                f"-- give {prefix} this [group] and start it:",
+                f"-- give {prefix} these settings and start it:",
                 f'group.name = "{group.name}"',
                 f"group.members = [{', '.join(map(repr, group.members))}]".replace("'", '"'),
+                f"prepared.gid_patterns = {_list(config.prepared.gid_patterns)}",
             )
 
 
-def _disagreement(prefix: str, frontier: Frontier | None, name: str, members: tuple[str, ...]) -> str | None:
-    """Return what a member's last frontier says of another group than ours."""
+def _disagreement(prefix: str, frontier: Frontier | None, config: Config) -> str | None:
+    """Return what a member's last frontier says of other settings than ours."""
     if frontier is None:
         return f"the group's member {prefix} has never written a frontier"
-    if frontier.group != name:
+    if frontier.group != config.group.name:
         return f"the group's member {prefix} last ran as a member of group {frontier.group}"
     others = {each.prefix for each in frontier.seen}
-    if others | {prefix} != {*members}:
+    if others | {prefix} != {*config.group.members}:
         return f"the group's member {prefix} last ran with the members {', '.join(sorted(others | {prefix}))}"
+    if frontier.gid_patterns != config.prepared.gid_patterns:
+        return f"the group's member {prefix} last ran with the gid patterns {_list(frontier.gid_patterns)}"
     return None
+
+
+def _list(patterns: Iterable[str]) -> str:
+    """Return the patterns as TOML has them, with their backslashes as they are."""
+    return "[" + ", ".join(f"'{each}'" for each in patterns) + "]"

@@ -162,7 +162,7 @@ def _executor(
         reported=ReportedPositions(state.write, state.flush),
         ledger=Ledger(recovered.left.unresolved.values(), recovered.left.ended),
         tend=recovered.session.tend,
-        frontiers=FrontierOrigin(group, parser(config.prepared.gid_patterns)) if group else None,
+        frontiers=FrontierOrigin(group, config.prepared.gid_patterns) if group else None,
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from twofold.bridge.actions import LedgerState, WriteFrontier
-from twofold.gids import Parse
+from twofold.gids import parser
 from twofold.source.identity import ServerIdentity
 from twofold.stream.source_transaction import SourceTransaction
 from twofold.stream.stream_order import Outcome
@@ -54,17 +54,18 @@ class ConnectorOrigin:
 
 @dataclass(frozen=True, slots=True)
 class FrontierOrigin:
-    """The source group's name, and the parser of gids: what every frontier needs."""
+    """The source group's name, and the patterns of gids: what every frontier needs."""
 
     group: str
-    parse_gid: Parse
+    gid_patterns: tuple[str, ...]
 
     def frontier(self, action: WriteFrontier) -> Frontier:
         """Return the record. A gid of no known form belongs to no global transaction."""
+        parse_gid = parser(self.gid_patterns)
         in_doubt = (
             BranchInDoubt(global_id, identity.gid, identity.xid)
             for identity in sorted(action.in_doubt)
-            if (global_id := self.parse_gid(identity.gid).global_id) is not None
+            if (global_id := parse_gid(identity.gid).global_id) is not None
         )
         return Frontier(
             group=self.group,
@@ -73,6 +74,7 @@ class FrontierOrigin:
             seen=tuple(Seen(*each) for each in action.seen),
             in_doubt=tuple(in_doubt),
             written_at=time.time_ns() // 1000,
+            gid_patterns=self.gid_patterns,
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from twofold_common.global_cut import Member
+from twofold_common.global_cut import Member, unlike_patterns
 from twofold_common.global_waits import BranchPlace, LongWait, Wait, count_held, without_frontier
 from twofold_common.group_admission import Admission
 from twofold_common.positions import format_lsn
@@ -84,6 +84,8 @@ NAMED_MAX = 5
 """Lines at a time."""
 LISTED_MAX = 100
 """Rows of the table."""
+_UNLIKE = "prepared.gid_patterns"
+"""What is named if the members have not the same."""
 
 
 class WaitReport:
@@ -116,6 +118,8 @@ class WaitReport:
         old = [each for each in waits if waited_s[each.global_id] >= self._named_after_s]
         named = {each.global_id: tuple(place.prefix + place.state for place in each.places) for each in old}
         named |= dict.fromkeys(without_frontier(members), ("no frontier",))
+        if unlike := tuple(f"{prefix} has [{', '.join(each)}]" for prefix, each in unlike_patterns(members).items()):
+            named[_UNLIKE] = unlike
         self._loads_since = {load: self._loads_since.get(load, now) for load in loads}
         said_loads = {
             f"the load that ends with commit record {sequence} of {prefix}": tuple(reasons)
@@ -152,6 +156,10 @@ class WaitReport:
             for prefix in without_frontier(members)
             if prefix in changed
         ]
+        if _UNLIKE in changed and (unlike := self._named.get(_UNLIKE)):
+            lines.append(
+                f"mirror: waits until all members read gids alike: {', '.join(unlike)}; give them one list of prepared.gid_patterns, and restart their connectors"
+            )
         lines += [f"mirror: {load} waits for {'; '.join(why)}" for load, why in loads.items() if load in changed]
         said = [_describe_wait(each) for each in self.waits if each.wait.global_id in changed]
         lines += said[:NAMED_MAX]

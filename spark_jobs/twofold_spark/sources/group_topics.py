@@ -25,7 +25,7 @@ from twofold_spark.sources.registry import Registry, Subject
 
 _FEW_OFFSETS = 5_000
 """So few come as one task, and their commit records with their ranges."""
-_OF_FRONTIER = ("sequence", "lsn", "seen", "in_doubt")
+_OF_FRONTIER = ("sequence", "lsn", "seen", "in_doubt", "gid_patterns")
 
 
 class GroupTopics:

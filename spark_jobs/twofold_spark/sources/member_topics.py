@@ -122,7 +122,7 @@ class MemberTopics:
         for row in rows:
             seen = ((each["prefix"], each["sequence"], each["stream_id"]) for each in row["seen"])
             in_doubt = ((each["global_id"], each["gid"]) for each in row["in_doubt"])
-            self._frontier = Frontier.from_lists(row["sequence"], row["lsn"], seen, in_doubt)
+            self._frontier = Frontier.from_lists(row["sequence"], row["lsn"], seen, in_doubt, row["gid_patterns"])
             self._frontier_offset = row["offset"]
 
     def take_commits(self, rows: Iterable[Row]) -> bool:

@@ -67,12 +67,14 @@ class Group:
                 CommittedBranch(commit["sequence"], each["global_id"])
                 for commit in commits
                 for each in commit["prepared"]
+                if each["global_id"] is not None
             )
             last = frontiers[name]
             read = None
             if last is not None:
                 seen = {each["prefix"]: each["sequence"] for each in last["seen"]}
-                read = Frontier(last["sequence"], seen, {each: (each,) for each in in_doubt(last)})
+                doubts = {each: (each,) for each in in_doubt(last)}
+                read = Frontier(last["sequence"], seen, doubts, gid_patterns=tuple(last["gid_patterns"]))
             yield name, Member(0, commits[-1]["sequence"] if commits else 0, branches, read)
 
     def shown(self) -> set[tuple[str, str]]:
@@ -119,6 +121,40 @@ def test_a_global_transaction_is_whole_or_absent_while_its_coordinator_is_away(c
     wait_until(lambda: group.shown() == group.both("1:first", "1:second", "1:third"), what="all is whole")
     for here in group.members.values():
         here.check()
+
+
+def test_no_cut_shows_half_of_what_one_member_cannot_read(connector: Maker) -> None:
+    """The coordinator's pattern was forgotten in the west."""
+    group = Group(connector)
+    patterns = {"prepared": {"gid_patterns": [r"(?P<global>t-\d+)-(?P<branch>\w+)"]}}
+    group.east.configure(patterns)
+    for here in group.members.values():
+        here.start()
+        group.wait_for_first(here)
+        here.prepare(f"t-1-{here.prefix}", "INSERT INTO account VALUES (1, 1, 'transfer')")
+    group.east.sql(f"COMMIT PREPARED 't-1-{group.east.prefix}'")
+    group.east.caught_up()
+    group.west.sql("INSERT INTO account VALUES (2, 1, 'plain')")
+    group.west.caught_up()
+
+    def knows_it() -> bool:
+        (seen,) = (group.frontier(group.west) or {}).get("seen") or ({},)
+        return bool(seen.get("sequence") == group.east.records("commits")[-1]["sequence"])
+
+    wait_until(knows_it, what="the west's frontier speaks of the transfer, which it has not in doubt")
+    assert in_doubt(group.frontier(group.west)) == set()
+    assert group.shown() == set()
+    (what,) = (each.what for each in examine(group.east.config) if each.check == "group")
+    assert what == f"the group's member {group.west.prefix} last ran with the gid patterns []"
+
+    group.west.runs[-1].stop()
+    group.west.configure(patterns)
+    group.west.start()
+    wait_until(lambda: "t-1" in in_doubt(group.frontier(group.west)), what="the next run has it in doubt")
+    assert group.shown() == set()
+    group.west.sql(f"COMMIT PREPARED 't-1-{group.west.prefix}'")
+    wait_until(lambda: group.shown() == group.both("t-1"), what="all is whole")
+    assert [each.what for each in examine(group.east.config) if each.check == "group"] == []
 
 
 RESTS_S = 2.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut, greatest_step
 
 
@@ -20,6 +22,15 @@ def member(cut: int, known: int, frontier: Frontier | None, *branches: Committed
 def test_what_is_plain_waits_for_nobody() -> None:
     east = member(3, 9, frontier(3, west=1))
     assert greatest_cut({"east": east, "west": member(1, 1, frontier(1, east=3))}) == {"east": 9, "west": 1}
+
+
+def test_it_stays_while_members_read_gids_by_several_patterns() -> None:
+    """The west has a branch of g, and cannot tell: neither frontier nor commit record names it."""
+    east, west = frontier(5, west=7), frontier(7, east=5)
+    members = {"east": member(2, 5, replace(east, gid_patterns=("g",)), branch(4, "g")), "west": member(1, 7, west)}
+    assert greatest_cut(members) == {"east": 2, "west": 1}
+    members["west"] = member(1, 7, replace(west, gid_patterns=("g",)))
+    assert greatest_cut(members) == {"east": 5, "west": 7}
 
 
 def test_both_branches_appear_at_once() -> None:

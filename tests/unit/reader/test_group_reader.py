@@ -42,6 +42,7 @@ class RandomGroup:
                 # Mostly in the order of their numbers, sometimes in another.
                 own[prefix].insert(max(0, len(own[prefix]) - choice.choice([0, 0, 0, 1, 2])), name)
         self.in_doubt = {prefix: set[str]() for prefix in self.prefixes}
+        self.gid_patterns: dict[str, tuple[str, ...]] = {}
         if doubtful and len(self.branches.get(doubtful, ())) > 1:
             prefix = min(self.branches[doubtful])
             own[prefix] = [each for each in own[prefix] if each != doubtful]
@@ -66,7 +67,8 @@ class RandomGroup:
         seen = {each: len(self.records[each]) for each in self.prefixes if each != prefix}
         doubts = {name: (name,) for name in self.in_doubt[prefix]}
         streams = dict.fromkeys(seen, "stream")
-        return Frontier(len(self.records[prefix]), seen, doubts, streams=streams)
+        patterns = self.gid_patterns.get(prefix, ())
+        return Frontier(len(self.records[prefix]), seen, doubts, streams=streams, gid_patterns=patterns)
 
 
 class Commits:
@@ -189,6 +191,14 @@ def test_a_reader_that_ends_after_each_one_sees_all_once(seed: int, read: Any) -
         found.append(left[0])
     check(group, found)
     assert len(found) == len(read(group))
+
+
+def test_nothing_comes_while_members_read_gids_by_several_patterns(read: Any) -> None:
+    group = RandomGroup(1)
+    group.gid_patterns["m0"] = ("t-(?P<global>.)",)
+    assert read(group) == []
+    group.gid_patterns = dict.fromkeys(group.prefixes, group.gid_patterns["m0"])
+    assert read(group)
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -92,3 +92,13 @@ def test_a_member_without_a_frontier_is_named_at_once() -> None:
         "mirror: waits for the first frontier of west: run its connector with the [group] of all members"
     ]
     assert rounds.at(1, known) is None
+
+
+def test_members_that_read_gids_by_several_patterns_are_named_at_once() -> None:
+    rounds, known = Rounds(), members("")
+    known["west"] = Member(0, 7, (), Frontier(7, {"east": 9}, {}, gid_patterns=("t-(?P<global>.)",)))
+    (line,) = rounds.at(0, known) or []
+    assert line.startswith("mirror: waits until all members read gids alike: east has [], west has [t-(?P<global>.)];")
+    assert rounds.at(10, known) is None
+    assert len(rounds.at(AGAIN_S, known) or []) == 1
+    assert rounds.at(70, members("")) == ["mirror: nothing holds the next cut back any more"]
