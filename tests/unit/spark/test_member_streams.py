@@ -22,6 +22,7 @@ def take_frontier(*seen: tuple[str, int, str]) -> MemberTopics:
             "lsn": 100,
             "offset": 3,
             "in_doubt": [],
+            "gid_patterns": [],
             "seen": [{"prefix": p, "sequence": n, "stream_id": s} for p, n, s in seen],
         }
     ]
