@@ -159,7 +159,8 @@ def assemble(
         return
     outcomes = {each.id: each for each in commit.prepared}
     latest = [0]
-    for at, group in groupby(heapq.merge(*(_own(commit, each) for each in rows)), key=_AT):
+    merged = groupby(heapq.merge(*(_own(commit, each) for each in rows)), key=_AT)
+    for number, (at, group) in enumerate(merged, 1):
         if at <= done:
             continue
         latest[0] = at
@@ -176,9 +177,10 @@ def assemble(
             global_id,
             branch,
             *named,
-            map(_CHANGE, chain((first,), group, _end(latest, at))),  # noqa: B031  (what is left when it ends is skipped)
+            map(_CHANGE, chain((first,), group, _end(latest, at))),
             outcome.committed_at if outcome else time_us,
-            end if commit.transactions == 1 else Bookmark(commit.stream_id, commit.sequence, offset, at),
+            # Behind the last one nothing of this commit record is needed: retention may delete it.
+            end if number == commit.transactions else Bookmark(commit.stream_id, commit.sequence, offset, at),
         )
     latest[0] = WHOLE
 

@@ -183,6 +183,17 @@ def test_a_bookmark_continues_behind_its_transaction(at: int) -> None:
     assert [as_json(each) for each in read(RecordedTopics(at), mark)] == VECTOR["transactions"][at + 1 :]
 
 
+def test_the_bookmark_behind_the_last_transaction_of_a_commit_record_needs_nothing_of_it() -> None:
+    """Retention may delete the commit record before the next one comes."""
+    transactions = list(read(RecordedTopics(1)))
+    found = [(each.sequence, Bookmark.parse(each.bookmark).done == WHOLE) for each in transactions]
+    assert len(found) > len({sequence for sequence, _ in found})
+    following = [sequence for sequence, _ in found[1:]]
+    assert [is_whole for _, is_whole in found] == [
+        sequence != after for (sequence, _), after in zip(found, [*following, None], strict=True)
+    ]
+
+
 def test_an_envelope_of_another_version_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """fastavro decodes it whole, because the layout behind its rows is not the known one."""
     monkeypatch.setattr("twofold_reader.changes._KNOWN", None)
