@@ -211,21 +211,24 @@ class CommitReader:
         return Bookmark(progress.stream_id, progress.sequence, max(0, first - 1), WHOLE) if progress.sequence else None
 
     def _first_whole(self, first: int, end: int) -> int:
-        """Return the offset of the first commit record from which on Kafka has all rows."""
+        """Return the offset of the first commit record from which on Kafka has all rows.
+
+        All commit records are looked at: a prepared transaction's rows may lie before those of many
+        earlier ones.
+        """
         places = [each for each in self._kafka.partitions(self._prefix) if self._is_wanted(each.topic)]
         kept = {place: low for place, (low, _) in self._kafka.bounds(places).items() if low > 0}
         if not kept:
             return first
         self._kafka.begin(first)
-        while kept and not self._kafka.is_at_end:
+        while not self._kafka.is_at_end:
             for message in self._kafka.read_commits():
                 offset = message.offset() or 0
                 if offset >= end:
                     return first
-                ranges = {Place(each.topic, each.partition): each.first for each in self._wanted(self._decode(message))}
-                if any(ranges.get(place, low) < low for place, low in kept.items()):
+                ranges = self._wanted(self._decode(message))
+                if any(each.first < kept.get(Place(each.topic, each.partition), 0) for each in ranges):
                     first = offset + 1
-                kept = {place: low for place, low in kept.items() if ranges.get(place, -1) < low}
         return first
 
     def _at_position(self, position: int, first: int, end: int) -> int:

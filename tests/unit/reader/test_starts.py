@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from twofold_avro.schemas import fixed
 from twofold_common.errors import Refused
 from twofold_reader import reader
 from twofold_reader.reader import CommitReader
-from twofold_reader.topics import Closing
+from twofold_reader.topics import Closing, Place
 from twofold_reader.waiting import PositionWaiter
 from twofold_reader.whole_transactions import WHOLE, Bookmark
 
@@ -45,6 +45,8 @@ class Topics:
 
     def __init__(self) -> None:
         self.first = self.end = 0
+        self.lows: dict[Place, int] = {}
+        """The first offset that each partition of rows has."""
         self._messages: list[Message] = []
         self._next = 0
 
@@ -52,6 +54,12 @@ class Topics:
         for each in commits:
             self._messages.append(Message(self.end, each))
             self.end += 2
+
+    def partitions(self, _prefix: str) -> list[Place]:
+        return [*self.lows]
+
+    def bounds(self, places: Iterable[Place]) -> dict[Place, tuple[int, int]]:
+        return {place: (self.lows[place], 1000) for place in places}
 
     def commits_bounds(self) -> tuple[int, int]:
         return self.first, self.end
@@ -114,6 +122,21 @@ def taken(commits: CommitReader) -> list[tuple[int, int]]:
     """What has come: numbers, and up to where transactions are left out."""
     commits.read_more()
     return [(each.commit.sequence, each.done) for each in commits.pending]
+
+
+@pytest.mark.parametrize(("low", "first"), [(0, 1), (3, 2), (10, 2), (11, 4), (31, 4), (41, 5)])
+def test_the_beginning_is_behind_all_whose_rows_retention_has_deleted(topics: Topics, low: int, first: int) -> None:
+    """The third has a prepared transaction, whose rows lie before those of the second."""
+
+    def rows(*places: int) -> tuple[Range, ...]:
+        return tuple(Range("bank.public.t", 0, each, each, 1) for each in places)
+
+    topics.lows[Place("bank.public.t", 0)] = low
+    topics.write(batch(1, 0x10, ranges=rows(0)), batch(2, 0x20, ranges=rows(20)))
+    topics.write(batch(3, 0x30, ranges=rows(10, 30)), batch(4, 0x40, ranges=rows(40)))
+    found = commits()
+    found.begin("beginning")
+    assert [sequence for sequence, _ in taken(found)] == [*range(first, 5)]
 
 
 @pytest.mark.parametrize("before", range(7))
