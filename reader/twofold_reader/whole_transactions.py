@@ -150,16 +150,17 @@ def assemble(
     stale = tuple(each for each in commit.stale if each in topics)
     skipped = tuple(sorted({each.topic for each in commit.skipped} & {*topics}))
     named, end = (loading, stale, skipped), Bookmark(commit.stream_id, commit.sequence, offset, WHOLE)
-    if commit.kind in {"backfill", "reload"}:
+    own = [_own(commit, each) for each in rows]
+    if commit.kind in _LOADS:
         kind: Final = "load" if commit.kind == "backfill" else "reload"
         nobody = None, None, None
-        changes = map(_CHANGE, chain(*rows))
+        changes = map(_CHANGE, chain(*own))
         at, time_us = commit.applied_lsn, commit.committed_at
         yield Transaction(kind, at, None, commit.sequence, *nobody, *named, changes, time_us, end)
         return
     outcomes = {each.id: each for each in commit.prepared}
     latest = [0]
-    merged = groupby(heapq.merge(*(_own(commit, each) for each in rows)), key=_AT)
+    merged = groupby(heapq.merge(*own), key=_AT)
     for number, (at, group) in enumerate(merged, 1):
         if at <= done:
             continue
@@ -200,11 +201,13 @@ def read_late(what: str) -> UsageError:
 
 def _own(commit: Commit, rows: Iterator[OrderedRow]) -> Iterator[OrderedRow]:
     """Yield a partition's rows, of which the first is looked at: a topic that was made again has
-    later rows at the offsets of the deleted ones, all of them of no transaction or of a later one.
+    later rows at the offsets of the deleted ones. They are of no transaction or of a later one, and
+    those at the offsets of a load may be of a transaction.
     """
+    is_load = commit.kind in _LOADS
     for first in rows:
         at, _, _, identity, change, _ = first
-        if not identity or not 0 < at < commit.applied_lsn:
+        if bool(identity) == is_load or not (is_load or 0 < at < commit.applied_lsn):
             raise Refused(
                 f"commit record {commit.sequence} names rows of {change.table}, and other rows lie there: its topic was deleted and made again",
                 at_stake="whole transactions: the table's changes in them are gone",
@@ -214,5 +217,6 @@ def _own(commit: Commit, rows: Iterator[OrderedRow]) -> Iterator[OrderedRow]:
         yield from rows
 
 
+_LOADS: Final = frozenset({"backfill", "reload"})
 _AT: Final = itemgetter(0)
 _CHANGE: Final = itemgetter(4)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pytest
 
@@ -27,6 +28,16 @@ def begin(other: OrderedRow) -> Transaction:
     """The first transaction, of two partitions."""
     rows = [iter([row(0, "1:0/8", 0x8, 0x10)]), iter([other])]
     return next(assemble(COMMIT, 0, rows, {"bank.public.account"}))
+
+
+@pytest.mark.parametrize("kind", ["backfill", "reload"])
+def test_a_transaction_s_rows_are_no_load_s(kind: Literal["backfill", "reload"]) -> None:
+    load = replace(COMMIT, kind=kind)
+    (loaded,) = assemble(load, 0, [iter([row(0, None, 0x12, None)])], {"bank.public.account"})
+    assert len(list(loaded.changes)) == 1
+    (loaded,) = assemble(load, 0, [iter([row(0, "1:0/8", 0x8, 0x10)])], {"bank.public.account"})
+    with pytest.raises(Refused, match=r"commit record 3 names rows of public\.account, and other rows lie there"):
+        list(loaded.changes)
 
 
 @pytest.mark.parametrize(
