@@ -141,7 +141,7 @@ def test_no_cut_shows_half_of_what_one_member_cannot_read(connector: Maker) -> N
         (seen,) = (group.frontier(group.west) or {}).get("seen") or ({},)
         return bool(seen.get("sequence") == group.east.records("commits")[-1]["sequence"])
 
-    wait_until(knows_it, what="the west's frontier speaks of the transfer, which it has not in doubt")
+    wait_until(knows_it, what="the west's frontier speaks of the transfer, and does not have it in doubt")
     assert in_doubt(group.frontier(group.west)) == set()
     assert group.shown() == set()
     (what,) = (each.what for each in examine(group.east.config) if each.check == "group")
