@@ -1,4 +1,6 @@
-"""Checks what the connector itself left behind: its last refusal, and topics without their slot."""
+"""Checks what the connector itself left behind: its last refusal, topics without their slot, and
+tables without their topics.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,14 @@ from twofold.config import Config
 from twofold.doctor.finding import Finder, Finding, start_over
 from twofold.errors import TwofoldError
 from twofold.inspect.checks import slot_gone
+from twofold.inspect.lost_topics import find_lost_topics
 from twofold.inspect.status_report import read_progress_if_any
+from twofold.kafka.progress import RecoveredState
 from twofold.run.last_refusal import recall
 from twofold.source import identity
 from twofold_common.positions import Lsn
 
+SHOWN_MAX = 20
 _finding = Finder("connector")
 
 
@@ -22,14 +27,20 @@ def examine(config: Config) -> Iterator[Finding]:
         slot, is_known = identity.slot_state(config.conninfo, config.slot), True
     except TwofoldError:
         slot, is_known = None, False
-    if slot is not None and slot.active_pid is not None:
-        return
     try:
         recovered = read_progress_if_any(config)
-        applied = Lsn(recovered.progress.applied_lsn) if recovered and recovered.progress else None
     except TwofoldError:
-        recovered, applied = None, None
-    if is_known and slot is None:
+        recovered = None
+    if slot is None or slot.active_pid is None:
+        yield from _stopped(config, recovered, is_gone=is_known and slot is None)
+    if slot is not None and recovered is not None:
+        for _, refusal in find_lost_topics(config, recovered)[:SHOWN_MAX]:
+            yield _finding.must("topic_lost", refusal.what, refusal.at_stake, refusal.repair)
+
+
+def _stopped(config: Config, recovered: RecoveredState | None, *, is_gone: bool) -> Iterator[Finding]:
+    applied = Lsn(recovered.progress.applied_lsn) if recovered and recovered.progress else None
+    if is_gone:
         if applied:
             gone = slot_gone(config.slot, config.prefix, applied)
             yield _finding.must("slot_gone", gone.what, gone.at_stake, *start_over(config.prefix))

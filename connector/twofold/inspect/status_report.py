@@ -11,6 +11,7 @@ from typing import Any, Literal
 from twofold.config import Config
 from twofold.errors import SetupError, Unreachable, UsageError
 from twofold.inspect.in_doubt import InDoubt, add_branches, read_in_doubt
+from twofold.inspect.lost_topics import find_lost_topics
 from twofold.kafka.kafka_settings import kafka_settings, names_of, open_registry, topic_policy
 from twofold.kafka.metadata import ask_brokers
 from twofold.kafka.progress import ProgressReader, RecoveredState
@@ -153,7 +154,7 @@ def with_kafka(config: Config, source: Status, recovered: RecoveredState) -> Sta
         behind_bytes=max(0, source.source_lsn - applied) if applied else None,
         in_doubt=() if source.in_doubt_unknown else _in_doubt_here(config, recovered),
         backfilling=backfilling,
-        stale=stale_tables(recovered),
+        stale=(*_lost_tables(config, recovered), *stale_tables(recovered)),
         lacking=lacking_tables(recovered),
     )
 
@@ -183,6 +184,13 @@ def stale_tables(recovered: RecoveredState) -> tuple[StaleTable, ...]:
         for topic, pin in recovered.pins.items()
         if pin.stale
     )
+
+
+def _lost_tables(config: Config, recovered: RecoveredState) -> Iterable[StaleTable]:
+    """Yield the tables whose topics were deleted: the present ones lack all earlier rows."""
+    for topic, refusal in find_lost_topics(config, recovered):
+        pin = recovered.pins[topic]
+        yield StaleTable(f"{pin.schema}.{pin.table}", topic, refusal.what, refusal.repair)
 
 
 def lacking_tables(recovered: RecoveredState) -> tuple[LackingTable, ...]:

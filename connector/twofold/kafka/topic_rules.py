@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 
 from twofold.errors import RESET_REPAIR, Refused, SetupError, UsageError
 from twofold.kafka.record_sizes import RECORD_BYTES
+from twofold_avro.records import Pin
+from twofold_common.table_names import table_argument
 
 Kind = Literal["table", "events", "messages", "commits", "progress", "prepared", "frontiers"]
 
@@ -88,6 +90,12 @@ class RequiredTopic:
     """The id that it had then, if that is known."""
     table: str = ""
     """`schema.table`, for the command in a message."""
+
+    @classmethod
+    def of_pin(cls, topic: str, pin: Pin) -> RequiredTopic:
+        """Return the topic that the pin requires."""
+        name = table_argument(pin.schema, pin.table)
+        return cls(topic, "table", pin.partitions, pinned=True, id=pin.topic_id, table=name)
 
     @property
     def reload(self) -> str:
@@ -185,7 +193,7 @@ def check(required: RequiredTopic, topic: ExistingTopic, policy: TopicPolicy) ->
             ),
         )
     if is_another(required, topic):
-        raise _lost_rows(required, f"the topic {required.name} was deleted and made again")
+        raise made_again(required)
     own = required.kind in {"table", "events"} and not required.pinned
     expected = topic.partitions if own else required.partitions
     if topic.partitions != expected:
@@ -250,6 +258,11 @@ def deleted(required: RequiredTopic) -> Refused:
         at_stake="Twofold's record of its progress or its commits is lost with the topic",
         repair=f"restore this topic and all others of its prefix from the same moment, or start over: {RESET_REPAIR}",
     )
+
+
+def made_again(required: RequiredTopic) -> Refused:
+    """Refuse an empty topic in the place of one that was in use."""
+    return _lost_rows(required, f"the topic {required.name} was deleted and made again")
 
 
 def _lost_rows(required: RequiredTopic, problem: str) -> Refused:

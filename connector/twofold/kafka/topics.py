@@ -36,6 +36,7 @@ from twofold.kafka.topic_rules import (
     check_retention,
     deleted,
     is_another,
+    made_again,
     split_for_creation,
 )
 
@@ -117,6 +118,26 @@ class Topics:
                 refusals.append((required.name, refusal))
         return refusals
 
+    def lost(self, wanted: Collection[RequiredTopic]) -> list[tuple[str, Refused]]:
+        """Return the pinned topics that were deleted, or also made again, each with its refusal.
+
+        Settings are not asked for: status is asked often, and they are the larger answer.
+        """
+        asked = {required.name: required for required in wanted}
+        deadline = time.monotonic() + _SETTLED_S
+        while True:
+            with sorted_errors(f"reading the topics at {self._bootstrap}"):
+                ids = self._ids(asked)
+            others = [each for name, each in asked.items() if each.id and ids.get(name) not in {None, each.id}]
+            if not others or time.monotonic() > deadline:
+                break
+            time.sleep(PAUSE_S)
+        absent = sorted(self._absent(asked.keys() - ids.keys()))
+        return [
+            *((name, deleted(asked[name])) for name in absent),
+            *((required.name, made_again(required)) for required in others),
+        ]
+
     def missing(self, names: Iterable[str]) -> set[str]:
         """Return the topics that do not exist."""
         wanted = set(names)
@@ -180,16 +201,13 @@ class Topics:
             for few in _portions([*listed]):
                 resources = [ConfigResource(ResourceType.TOPIC, name) for name in few]
                 futures = self._admin.describe_configs(resources, request_timeout=self._timeout_s)
-                described = self._admin.describe_topics(TopicCollection(few), request_timeout=self._timeout_s)
-                asked = *futures.values(), *described.values()
-                if UNKNOWN_TOPIC in [error_code(future.exception()) for future in asked]:
+                described = self._ids(few)
+                if len(described) < len(few) or UNKNOWN_TOPIC in [error_code(f.exception()) for f in futures.values()]:
                     return None
                 for resource, future in futures.items():
                     settings = {name: entry.value for name, entry in future.result().items()}
                     configs[resource.name] = TopicConfig(f"topic {resource.name}", settings)
-                for name, description in described.items():
-                    told = str(description.result().topic_id)
-                    ids[name] = None if told == _NO_ID else told
+                ids |= described
         return {
             name: ExistingTopic(
                 KnownTopic(len(t.partitions), ids[name]),
@@ -198,6 +216,17 @@ class Topics:
             )
             for name, t in listed.items()
         }
+
+    def _ids(self, names: Collection[str]) -> dict[str, str | None]:
+        """Return the ids of the existing topics; None: the brokers do not tell."""
+        ids = dict[str, str | None]()
+        for few in _portions([*names]):
+            described = self._admin.describe_topics(TopicCollection(few), request_timeout=self._timeout_s)
+            for name, future in described.items():
+                if error_code(future.exception()) != UNKNOWN_TOPIC:
+                    told = str(future.result().topic_id)
+                    ids[name] = None if told == _NO_ID else told
+        return ids
 
     def _list(self, names: Collection[str]) -> dict[str, TopicMetadata]:
         """Return the topics of these names that exist, by one broker's view."""

@@ -437,14 +437,10 @@ def check_pinned_topics(pins: Pins, registrar: Registrar, in_use: set[str]) -> N
     """
     for topic in registrar.missing(pins.all.keys() - in_use):
         pins.forget(topic)
-    pins.note_topics(registrar.ensure(_required(topic, pin) for topic, pin in pins.all.items() if topic in in_use))
-    unused = [_required(topic, pin) for topic, pin in pins.all.items() if topic not in in_use]
+    pins.note_topics(
+        registrar.ensure(RequiredTopic.of_pin(topic, pin) for topic, pin in pins.all.items() if topic in in_use)
+    )
+    unused = [RequiredTopic.of_pin(topic, pin) for topic, pin in pins.all.items() if topic not in in_use]
     for topic, refusal in registrar.mismatched(unused):
         _log.warning("of a table that is no longer published: %s", refusal.what)
         pins.unpublish(topic)
-
-
-def _required(topic: str, pin: Pin) -> RequiredTopic:
-    """Return the topic that the pin requires."""
-    name = table_argument(pin.schema, pin.table)
-    return RequiredTopic(topic, "table", pin.partitions, pinned=True, id=pin.topic_id, table=name)

@@ -27,6 +27,7 @@ from helpers.avro.schema_readers import Subject
 from helpers.connector.ledger import SCHEMA
 from helpers.reading import ask_registry
 from helpers.topic_changes import alter_topic, delete_topic
+from twofold.doctor import examine
 from twofold.errors import Refused, SetupError, TwofoldError, UsageError
 from twofold.inspect.status_report import read_progress
 from twofold.kafka.topic_rules import TopicPolicy
@@ -209,10 +210,20 @@ def test_the_slot_belongs_to_another_database(shared: Installation, connector: M
     init_refuses(other, "belongs to database", kind=UsageError)
 
 
+def tells_lost_topic(here: Installation, what: str) -> None:
+    """Before any run meets it: who looks at a stopped connector plans for a reload."""
+    found = {each.check: each for each in examine(here.config)}
+    assert found["topic_lost"].what == what
+    assert found["topic_lost"].remedy == ("twofold backfill start public.account",)
+    assert f"STALE       public.account: {what}; run: twofold backfill start" in here.twofold("status").stdout
+
+
 @pytest.mark.core
 def test_a_tables_topic_is_gone(stopped: Installation) -> None:
     delete_topic(stopped.reader.bootstrap, stopped.table("account"))
-    refuses(stopped, "public.account was in use and is gone", "twofold backfill start public.account")
+    what = f"the topic {stopped.table('account')} was in use and is gone"
+    tells_lost_topic(stopped, what)
+    refuses(stopped, what, "twofold backfill start public.account")
 
 
 @pytest.mark.slow
@@ -238,8 +249,11 @@ def test_a_tables_topic_was_deleted_and_made_again(stopped: Installation, admin:
     delete_topic(stopped.reader.bootstrap, topic)
     admin.create_topics([NewTopic(topic, 3, 1, config=TopicPolicy(1, 1).config("table"))])[topic].result(20)
     wait_until(lambda: topic in admin.list_topics(timeout=20).topics)
-    refuses(stopped, f"the topic {topic} was deleted and made again", "twofold backfill start public.account")
+    what = f"the topic {topic} was deleted and made again"
+    tells_lost_topic(stopped, what)
+    refuses(stopped, what, "twofold backfill start public.account")
     stopped.twofold("backfill", "start", "public.account", ok=True)
+    assert not stopped.status().stale
     with stopped.carrying():
         stopped.until_loaded(120)
         stopped.caught_up()
