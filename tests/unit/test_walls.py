@@ -66,7 +66,7 @@ CONNECTOR: Mapping[str, Walls] = {
         {"twofold_avro", "twofold_common"},
     ),
     "inspect": Walls(
-        {"config", "errors", "gids", "group", "kafka", "lives", "source"},
+        {"config", "descriptions", "errors", "gids", "group", "kafka", "lives", "source"},
         {"fastavro", "twofold_avro", "twofold_common"},
     ),
     "watch": Walls(

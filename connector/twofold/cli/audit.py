@@ -28,7 +28,7 @@ SHOWN = 20
 @click.command(
     help="""Compare every commit record with what consumers see: rows that are missing, rows that nobody committed, numbers that do not follow each other.
 
-    Reads all topics of the prefix once, whether the connector runs or not, and changes nothing. Status 5 if a table is damaged; the message names the repair. Damage before a table's
+    Reads all topics of the prefix once, whether the connector runs or not, and changes nothing. Status 5 if a table is damaged or its topic is gone; the message names the repair. Damage before a table's
     last reload is told and does not count.
 
     Example: twofold -c bank.toml audit --json"""
@@ -91,7 +91,8 @@ def _report(found: Audit) -> list[str]:
         lines += [f"  {each.description}" for each in topic.damages[:SHOWN]]
         if (more := len(topic.damages) + topic.more - min(len(topic.damages), SHOWN)) > 0:
             lines.append(f"  and {more} more")
-    lines += [f"{topic}  no longer exists: {many} ranges not judged" for topic, many in found.gone.items()]
+    for topic, many in found.gone.items():
+        lines.append(f"{topic}  {counted(many, 'range')} not judged: in partitions that no longer exist")
     for trouble in found.troubles:
         lines += ["", *trouble.refusal.lines]
     return lines

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from twofold.config import Config
+from twofold.descriptions.staleness import AWAY
 from twofold.errors import Refused
 from twofold.inspect.checks import check_commits
 from twofold.inspect.comparison import (
@@ -119,13 +120,15 @@ class Audit:
     last_sequence: int | None
     topics: tuple[TopicAudit, ...]
     gone: Mapping[str, int]
-    """Topics that commit records name and that no longer exist, with the number of their ranges."""
+    """Topics of which commit records name partitions that no longer exist, with the number of their
+    ranges.
+    """
     breaks: tuple[tuple[int, int], ...]
     """Neighbouring commit records without consecutive numbers, or of two streams, and without a
     later reload of all tables.
     """
     troubles: tuple[DamageReport, ...]
-    """One report for each damaged topic, and one for the numbers."""
+    """One report for each topic that is damaged or gone, and one for the numbers."""
 
 
 def audit(config: Config, *, since: int, report: ReportProgress) -> Audit:
@@ -151,6 +154,11 @@ def judge(compared: ComparisonResult, names: Names, pins: Mapping[str, Pin]) -> 
     breaks = [each for each in compared.breaks if not _all_reloaded(each.found, tables, compared.reloads)]
     last = compared.last_sequence or 0
     troubles = [trouble_of(each.topic, each.damages, names, each.table, last) for each in audits if each.damages]
+    troubles += [
+        _gone_trouble(topic, many, tables[topic])
+        for topic, many in compared.gone.items()
+        if topic in pins and pins[topic].stored != AWAY and not pins[topic].is_passed_over
+    ]
     if breaks:
         troubles.append(_break_trouble(names, breaks, tables.values()))
     return Audit(
@@ -219,6 +227,15 @@ def trouble_of(
         f"{topic}: {_several([each.description for each in found])}",
         at_stake="; ".join(kinds),
         repair=repair(topic, names, table, last_sequence),
+    )
+
+
+def _gone_trouble(topic: str, ranges: int, table: str) -> DamageReport:
+    """Say that a published table's topic is gone: who unpublishes a table may delete its topic."""
+    return DamageReport(
+        f"{topic}: commit records name {counted(ranges, 'range')} in partitions that no longer exist",
+        at_stake="the topic was deleted: its rows are lost to every consumer that had not read them",
+        repair=f"twofold backfill start {table}",
     )
 
 

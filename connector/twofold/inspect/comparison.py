@@ -64,7 +64,9 @@ class ComparisonResult:
     backfilling: tuple[str, ...] = ()
     """The tables in backfill by the last commit record."""
     gone: dict[str, int] = field(default_factory=dict)
-    """The missing topics that commit records name, with the number of their ranges."""
+    """The topics of which commit records name partitions that do not exist, each with the number of
+    their ranges since its last reload.
+    """
 
     @property
     def rows(self) -> int:
@@ -109,7 +111,13 @@ def compare(
 
 
 def find_lost(reader: TopicReader, found: ComparisonResult) -> None:
-    """Note as damage what commit records name behind the ends that the partitions have now."""
+    """Note as damage what commit records name behind the ends that the partitions have now.
+
+    A topic that was made since the comparison began is not gone.
+    """
+    known = {place.topic for place in found.bounds}
+    for topic in {place.topic for place in reader.partitions_of(found.gone)} - known:
+        del found.gone[topic]
     for place, bounds in reader.bounds([place for place, tally in found.tallies.items() if tally.beyond]).items():
         found.tallies[place].judge_beyond(bounds.high)
 
@@ -195,17 +203,18 @@ class _Comparison:
         if commit.kind == "reload" and commit.ranges:
             firsts = {r.partition: r.first for r in commit.ranges}
             found.reloads[commit.ranges[0].topic] = Reload(commit.sequence, firsts)
+            found.gone.pop(commit.ranges[0].topic, None)
         found.commits += 1
         found.first_sequence = commit.sequence if found.first_sequence is None else found.first_sequence
         found.last_sequence, found.last_stream_id = commit.sequence, commit.stream_id
         found.backfilling = commit.backfilling
 
     def _take_range(self, place: PartitionId, expected: ExpectedRange, commit: Commit) -> None:
-        if place not in self.found.bounds:
-            self.found.gone[place.topic] = self.found.gone.get(place.topic, 0) + 1
-            return
         if commit.sequence <= self._scope.since:
             self._accepted[place] = max(expected.last, self._accepted.get(place, -1))
+            return
+        if place not in self.found.bounds:
+            self.found.gone[place.topic] = self.found.gone.get(place.topic, 0) + 1
             return
         earlier = self._expected.setdefault(place, [])
         tally = self.found.tallies.get(place)

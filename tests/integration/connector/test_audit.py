@@ -313,3 +313,39 @@ def test_a_topic_that_was_made_again_lacks_what_commit_records_name(connector: M
         here.until_loaded(60)
         here.caught_up()
     assert audit(here)[0] == 0
+
+
+def test_a_tables_topic_that_is_gone_is_damage_while_the_table_is_published(connector: Maker) -> None:
+    """It was counted as not judged, with status 0."""
+    here = connector()
+    with here.carrying():
+        here.sql("INSERT INTO account SELECT n, 0, 'x' FROM generate_series(1, 50) n")
+        here.caught_up()
+    topic = here.table("account")
+    delete_topic(here.reader.bootstrap, topic)
+    done = here.twofold("audit")
+    assert done.returncode == 5
+    assert f"{topic}: commit records name 3 ranges in partitions that no longer exist" in done.stdout
+    assert "repair:   twofold backfill start public.account" in done.stdout
+    status, found = audit(here)
+    assert (status, found["whole"], found["gone"]) == (5, False, {topic: 3})
+    here.twofold("backfill", "start", "public.account", ok=True)
+    with here.carrying():
+        here.until_loaded(60)
+        here.caught_up()
+    status, found = audit(here)
+    assert (status, found["gone"]) == (0, {})
+
+
+def test_the_topic_of_a_table_that_is_not_published_may_be_deleted(connector: Maker) -> None:
+    """The repair holds for a table that was unpublished while nobody ran: then the pin is older."""
+    here = connector()
+    with here.carrying():
+        here.sql("INSERT INTO account VALUES (1, 0, 'x')")
+        here.caught_up()
+    here.sql(f'ALTER PUBLICATION "{here.prefix}" DROP TABLE account')
+    delete_topic(here.reader.bootstrap, here.table("account"))
+    assert audit(here)[0] == 5
+    here.twofold("backfill", "start", "public.account", ok=True)
+    with here.carrying():
+        wait_until(lambda: audit(here)[0] == 0, 60)
