@@ -65,6 +65,9 @@ class RecoveredState:
     """People's commands to skip a row (topic, position, name) that no commit has executed."""
     progress_at_ms: int = 0
     """The time of the progress record, by the clock that gives rows their time."""
+    progress_begin: int = 0
+    """The first offset that the progress topic has. Compaction leaves it at 0: beyond that the
+    topic was cleaned by deletion for a time, and pins may be gone."""
     progress_end: int = 0
     """The end of the read part of the progress topic."""
     last_commit: Commit | None = None
@@ -103,6 +106,7 @@ class ProgressReader:
         return RecoveredState(
             commands=_unexecuted(names, latest, pins),
             skips=tuple(skip for key in latest if (skip := names.skipped_row(key))),
+            progress_begin=ends[names.progress][0],
             progress_end=ends[names.progress][1],
             progress_at_ms=0 if progress is None else progress.at_ms,
             progress=None if progress is None else self._decode(Progress, *progress.placed),

@@ -85,7 +85,8 @@ def recover(next_run: NextRun, stop: threading.Event, opened: ExitStack) -> Run:
     published.tables.skips = _read_skip_commands(fencing, source.slot.restart)
     if lookback is not None:
         step(functools.partial(check_recent_commits, config, registry, fencing.recovered, lookback, published.topics))
-    restarts = {*fencing.recovered.to_reload, *next_run.restart.choose(fencing.recovered.pins)}
+    forgotten = step(lambda: _forgotten_topics(published, fencing.recovered))
+    restarts = {*fencing.recovered.to_reload, *next_run.restart.choose(fencing.recovered.pins), *forgotten}
     step(lambda: _make_ready(config, published, restarts))
     # These questions would keep the processor and the registry from those of the steps.
     published.registrar.ask_ahead(
@@ -224,6 +225,24 @@ def _read_skip_commands(fencing: Fencing, restart: Lsn) -> SkipCommands:
             _log.warning("a person has commanded to skip %s", place)
     lacking = (topic for topic, pin in pins.items() if pin.skipped)
     return SkipCommands((each for each in given if each.lsn >= restart), lacking)
+
+
+def _forgotten_topics(published: RecoveredTables, recovered: RecoveredState) -> Collection[str]:
+    """Return the topics that may have rows, and whose pins may be gone: they start over.
+
+    Taken for a new one, such a topic would get the rows that it has a second time, and nobody knows
+    what else the pin said.
+    """
+    if not recovered.progress_begin:
+        return ()
+    tables, relations = published.tables, published.described.relations
+    topics = tables.pins.topics_of(each for each in relations if tables.is_loadable(each)) - recovered.pins.keys()
+    if topics:
+        _log.warning(
+            "records of the progress topic were deleted, and none is there of %s: these topics start over",
+            ", ".join(sorted(topics)),
+        )
+    return topics
 
 
 def _make_ready(config: Config, published: RecoveredTables, restarts: Collection[str]) -> None:

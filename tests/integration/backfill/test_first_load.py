@@ -10,11 +10,13 @@ from typing import Any
 
 import psycopg
 import pytest
+from confluent_kafka import KafkaException
 
-from fixtures.backfill import ready
+from fixtures.backfill import initialised, ready
 from fixtures.connector import Installation, Maker, wait_until
 from helpers.connector.ledger import SCHEMA
 from helpers.connector.topics import Seen
+from helpers.topic_changes import alter_topic, delete_records
 
 pytestmark = pytest.mark.core
 
@@ -139,3 +141,40 @@ def test_what_was_not_sent_between_init_and_the_first_run(connector: Maker, what
     rows = [row for _, row in sorted(folded(here.read("t")).items())]
     assert rows == here.ask("SELECT jsonb_agg(to_jsonb(t) ORDER BY id) FROM t")
     assert here.status().stale == ()
+
+
+def test_tables_whose_pins_retention_has_deleted_start_over(before_init: Installation) -> None:
+    """For a time somebody has the progress topic cleaned by deletion. The tables would be taken for
+    new ones, and rows without a key would be published a second time.
+    """
+    here = before_init
+    here.configure({"source": {"tables": ["public.account", "public.log"]}})
+    here.sql("CREATE TABLE log (n int)", "INSERT INTO log VALUES (1)")
+    with initialised(here):
+        here.caught_up()
+    progress = f"{here.prefix}.progress"
+    *_, last = (s for s in here.reader.read([progress]) if s.key == here.prefix)
+    alter_topic(here.reader.bootstrap, progress, "cleanup.policy", "delete")
+    wait_until(lambda: is_deletable(here, progress, last.offset), 60, "the broker has heard that it may delete")
+    alter_topic(here.reader.bootstrap, progress, "cleanup.policy", "compact")
+    with here.carrying():
+        here.sql("INSERT INTO log VALUES (2)")
+        here.caught_up()
+        ready(here)
+    ops = [s.value["op"] for s in here.read("log")]
+    assert ops[:2] == ["r", "t"], "what comes behind the truncate is the whole table"
+    assert sorted(s.value["after"]["n"] for s in here.read("log")[2:]) == [1, 2]
+    assert {s.value["op"] for s in here.read("account")} >= {"t", "r"}
+    begun = len(ops)
+    with here.carrying():
+        here.sql("INSERT INTO log VALUES (3)")
+        here.caught_up()
+    assert [s.value["op"] for s in here.read("log")][begun:] == ["c"], "their pins are there now"
+
+
+def is_deletable(here: Installation, topic: str, before: int) -> bool:
+    try:
+        delete_records(here.reader.bootstrap, topic, before)
+    except KafkaException:  # a topic that is only compacted
+        return False
+    return True
