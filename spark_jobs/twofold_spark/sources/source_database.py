@@ -26,6 +26,7 @@ _SETTINGS = (
     # As the connector's sessions: names inside values, such as regclass, are always qualified.
     "SET search_path = ''",
     "SET quote_all_identifiers = off",
+    "SET row_security = off",  # an error is better than rows that a policy hides
     "SET default_transaction_read_only = on",
 )
 

@@ -276,6 +276,26 @@ def test_names_inside_values_are_qualified_whatever_the_login_has(lake: Lake, da
     assert [str(c) for c in _verify(lake, database)[0]] == ["public.names: 1 row, equal"]
 
 
+def test_rows_that_a_policy_hides_are_not_taken_for_rows_too_many(lake: Lake, database: str) -> None:
+    w = lake.writer
+    w._lsn = 2**50
+    w.table(table("of_tenants", {"id": "int8", "v": "text"}))
+    with w.commit() as tx:
+        tx.upsert("of_tenants", {"id": 1, "v": "a"})
+    lake.mirror()
+    with psycopg.connect(database, autocommit=True) as admin:
+        admin.execute("CREATE TABLE of_tenants (id int8 PRIMARY KEY, v text)")
+        admin.execute("INSERT INTO of_tenants VALUES (1, 'a')")
+        admin.execute("ALTER TABLE of_tenants ENABLE ROW LEVEL SECURITY")
+        admin.execute(f"CREATE ROLE {(role := f'reader_{w.prefix}')} LOGIN")
+        admin.execute(f"GRANT SELECT ON of_tenants TO {role}")
+        try:
+            with pytest.raises(SetupError, match="row-level security policy for table"):
+                _verify(lake, f"{database} user={role}")
+        finally:
+            admin.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
 def test_every_nan_is_one_value(lake: Lake, database: str) -> None:
     """One that was computed has other bits, of which PostgreSQL as a mirror's place keeps none."""
     w = lake.writer
