@@ -157,6 +157,8 @@ class JdbcSink:
                 at_stake="its rows: the batch has only those that changed",
                 repair=f"`{reload_command(table)}`",
             )
+        if present and run(f"SELECT row_security_active({quote_literal(name)})::text") == "true":
+            raise _refuse_policies(table, name)
         if present and (key := jdbc_tables.read_key(run, self._names, str(table))) is not None:
             merge_sql.check_key(table, key, replace=replace)
         jdbc_tables.list_alterations(table, present, staged)
@@ -169,6 +171,7 @@ class JdbcSink:
     def _merge_staged(self, run: Run, table: MirrorTable, batch: TableBatch) -> None:
         name, stage = self._names.table(table), self._names.stage(table)
         wanted = jdbc_tables.read_staged_columns(run, self._names, table)
+        run("SET LOCAL row_security = off")  # a policy since the check is an error, and hides no row
         self._create_or_alter(run, table, wanted)
         columns = ", ".join(map(quote_identifier, wanted))
         if batch.replace:
@@ -217,6 +220,19 @@ class JdbcSink:
             f"INSERT INTO {self._names.own('mirrored')} VALUES ({quote_literal(str(table))}, {quote_literal(self._prefix)}, "
             f"ARRAY[{names}]::text[]) ON CONFLICT (name) DO UPDATE SET key = excluded.key"
         )
+
+
+def _refuse_policies(table: MirrorTable, name: str) -> TableRefused:
+    """Refuse a table whose policies hold for the job too.
+
+    UPDATE and DELETE pass over rows that a policy hides, without an error.
+    """
+    return TableRefused(
+        f"{table}: row security that was added to it holds for the mirror's role too",
+        at_stake="changes of rows that a policy hides: they would be passed over, and the rows stay as they were",
+        repair=f"ALTER TABLE {name} NO FORCE ROW LEVEL SECURITY; the policies hold for all others as before. "
+        f"If the role does not own the table, give it BYPASSRLS. If the table was stopped alone, also `{reload_command(table)}`",
+    )
 
 
 def _refuse_addition(table: MirrorTable, error: StatementRejected) -> TableRefused | None:

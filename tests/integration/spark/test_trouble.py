@@ -7,6 +7,7 @@ import subprocess
 import time
 from typing import Any
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -16,6 +17,7 @@ from helpers.spark import process as spark_process
 from helpers.spark.writer import Open, table
 from helpers.topic_changes import delete_records, delete_topic
 from twofold_spark.errors import SetupError, TableRefused
+from twofold_spark.sinks.sink_choice import SinkChoice
 
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 
@@ -144,6 +146,33 @@ def test_a_deleted_topic_stops_the_table_and_is_told(lake: Lake) -> None:
     delete_topic(w.bootstrap, w.topics[t].name)
     with pytest.raises(TableRefused, match=r"public\.t.* does not exist any more"):
         lake.mirror()
+
+
+def test_policies_on_a_mirrored_table_hide_no_row_from_the_mirror(lake: Lake, database: str) -> None:
+    """Somebody forces row security on the job's own table. DELETE and UPDATE would pass over the
+    rows that a policy hides, and the cut would be published.
+    """
+    w, t = lake.writer, lake.writer.table(table("t", {"id": "int8", "v": "text"}))
+    with psycopg.connect(database, autocommit=True) as admin:
+        role = f"mirror_{w.prefix}"
+        admin.execute(f"CREATE ROLE {role} LOGIN")
+        admin.execute(f'ALTER DATABASE "{admin.info.dbname}" OWNER TO {role}')
+        lake.choice = SinkChoice("jdbc", f"{database} user={role}")
+        _rows(lake, t, ids=range(3))
+        lake.mirror()
+        admin.execute("ALTER TABLE public.t ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY")
+        admin.execute("CREATE POLICY of_tenants ON public.t USING (false)")
+        with w.commit() as tx:
+            tx.delete(t, 2)
+        with pytest.raises(TableRefused, match="row security that was added to it") as refused:
+            lake.mirror()
+        statement, _, _ = refused.value.repair.partition(";")
+        admin.execute(statement)
+        lake.mirror()
+        assert admin.execute("SELECT id FROM public.t ORDER BY 1").fetchall() == [(0,), (1,)]
+        admin.execute(f"DROP OWNED BY {role} CASCADE")
+        admin.execute(f'ALTER DATABASE "{admin.info.dbname}" OWNER TO CURRENT_USER')
+        admin.execute(f"DROP ROLE {role}")
 
 
 def test_an_error_of_spark_in_one_table_is_that_tables(lake: Lake) -> None:
