@@ -91,8 +91,8 @@ def _report(found: Audit) -> list[str]:
         lines += [f"  {each.description}" for each in topic.damages[:SHOWN]]
         if (more := len(topic.damages) + topic.more - min(len(topic.damages), SHOWN)) > 0:
             lines.append(f"  and {more} more")
-    for topic, many in found.gone.items():
-        lines.append(f"{topic}  {counted(many, 'range')} not judged: in partitions that no longer exist")
+    for name, many in found.gone.items():
+        lines.append(f"{name}  {counted(many, 'range')} not judged: in partitions that no longer exist")
     for trouble in found.troubles:
         lines += ["", *trouble.refusal.lines]
     return lines
