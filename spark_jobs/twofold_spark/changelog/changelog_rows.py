@@ -60,7 +60,7 @@ class Counted(NamedTuple):
 def count_changes(records: Iterable[MemberRecords]) -> dict[str, Counted]:
     """Count the changes of each member that has some."""
     values = (each.records.select(f.lit(each.member).alias("member"), "value") for each in records)
-    identifier = f.conv(f.hex(f.substring("value", 2, 4)), 16, 10).cast("long")
+    identifier = decoding.schema_id(f.col("value"))
     counted = reduce(DataFrame.union, values).where(f.col("value").isNotNull()).groupBy("member")
     rows = counted.agg(f.collect_set(identifier), f.count("value")).collect()
     return {row[0]: Counted(frozenset(row[1]), row[2]) for row in rows}

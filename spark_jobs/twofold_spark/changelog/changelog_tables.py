@@ -200,9 +200,7 @@ class TableFinder:
 def find_subject(registry: Registry, topic: str, ids: frozenset[int] = frozenset()) -> Subject:
     """Return a topic's subject, with these schema ids as far as the registry has them."""
     name = f"{topic}-value"
-    subject = registry.find_subject(name)
-    if subject is None or not ids <= subject.ids:
-        subject = registry.refresh_subject(name)
+    subject = registry.find_with_ids(name, ids)
     if subject is None:
         raise SetupError(f"the registry has no subject {name}: give --registry the connector's registry")
     return subject

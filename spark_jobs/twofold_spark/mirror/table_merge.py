@@ -153,8 +153,10 @@ class TableMerger:
             ) from error
         if folded.unreadable:
             # Usually a schema is newer than the known ones: ask the registry, and decode every
-            # record.
+            # record. A replica of the registry may lag behind the connector.
             caches.close()
+            known = self._subject(table, refresh=True)
+            self._registry.find_with_ids(known.name, decoding.find_unknown_ids(raw, known))
             folded = self._fold(raw, table, caches, read_current, refresh=True)
         if folded.unreadable:
             self._quarantine(raw, sink, table, folded.unreadable)

@@ -78,6 +78,18 @@ def has_unknown_schema(value: Column, *subjects: Subject) -> Column:
     return value.isNotNull() & ~f.substring(value, 1, _FRAME).isin([_frame(i) for i in known])
 
 
+def schema_id(value: Column) -> Column:
+    """Return the id in the frame; null where the value is not framed."""
+    is_framed = (f.length(value) >= _FRAME) & (f.substring(value, 1, 1) == f.lit(bytearray(1)))
+    return f.when(is_framed, f.conv(f.hex(f.substring(value, 2, 4)), 16, 10).cast("long"))
+
+
+def find_unknown_ids(records: DataFrame, subject: Subject) -> frozenset[int]:
+    """Find the schema ids of the records that the subject lacks."""
+    found = records.where(has_unknown_schema(f.col("value"), subject)).agg(f.collect_set(schema_id(f.col("value"))))
+    return frozenset(found.collect()[0][0])
+
+
 def _case_by_schema_id(value: Column, readers: Iterable[tuple[Subject, str]]) -> Column:
     """Decode a value as the version of its schema's id, into the subject's reader schema."""
     head, body = f.substring(value, 1, _FRAME), f.substring(value, _FRAME + 1, 2**31 - 1)

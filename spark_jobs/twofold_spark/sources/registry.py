@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,8 @@ class Registry:
             patience_s=PATIENCE_S,
         )
         self._subjects: dict[str, Subject] = {}
+        self._no_schemas: set[int] = set()
+        """Ids that the registry lacked for as long as an outage is waited for."""
         self._lock = threading.Lock()
 
     def find_subject(self, name: str) -> Subject | None:
@@ -81,6 +84,27 @@ class Registry:
         with self._lock:
             known = self._subjects.get(name)
         return known or self.refresh_subject(name)
+
+    def find_with_ids(self, name: str, ids: Iterable[int]) -> Subject | None:
+        """Return the subject with the schemas of these ids, as far as the registry has them.
+
+        Records have the ids, so somebody has registered them: a replica of the registry that lags
+        behind is asked again. One wait is for all ids, and no id is waited for twice: others may
+        write to a topic too.
+        """
+        subject = self.find_subject(name)
+        if subject is None or not subject.ids.issuperset(ids):
+            subject = self.refresh_subject(name)
+        if subject is None:
+            return None
+        unknown = {each for each in ids if 0 < each < 2**31} - subject.ids - self._no_schemas
+        for identifier in sorted(unknown):
+            if self._get(f"/schemas/ids/{identifier}", is_registered=True) is None:
+                break
+        if unknown:
+            subject = self.refresh_subject(name) or subject
+            self._no_schemas |= unknown - subject.ids
+        return subject
 
     def read_policy(self, topic: str) -> dict[str, str]:
         """Return the columns of a topic's rows that are under a data policy, with its actions."""
@@ -113,10 +137,10 @@ class Registry:
             )
         return int(answer["id"]), json.loads(answer["schema"])
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str, *, is_registered: bool = False) -> Any:
         """Return the answer; None if the registry does not have it."""
         try:
-            return self._http.ask(path)
+            return self._http.ask(path, is_registered=is_registered)
         except RegistryAway as error:
             remedy = certificate_remedy(error, address="--registry", authorities="TWOFOLD_REGISTRY__CA_FILE")
             raise ServerAway(self._away(str(error), remedy)) from error

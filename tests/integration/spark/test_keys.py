@@ -4,10 +4,12 @@ reload, names that are the mirror's own."""
 from __future__ import annotations
 
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
 from fixtures.spark import KEPT_SHORT, Lake
+from helpers.security.guards import Handler, served
 from helpers.spark.writer import table
 from twofold_spark.errors import TableRefused
 
@@ -121,6 +123,54 @@ def test_rows_whose_key_the_registry_has_not_are_refused(lake: Lake) -> None:
     w.table(shape)
     lake.mirror()
     lake.assert_equal()
+
+
+class _Lagging(Handler):
+    """A replica of the registry that learns versions after the first when an id was asked for
+    thrice.
+    """
+
+    url = ""
+    asked = 0
+
+    def do_GET(self) -> None:
+        is_id = self.path.startswith("/schemas/ids/")
+        _Lagging.asked += is_id
+        if is_id and _Lagging.asked < 3:
+            self.answer(b'{"error_code": 40403, "message": "Schema not found"}', 404)
+            return
+        with urlopen(f"{self.url}{self.path}", timeout=10) as answer:
+            body = answer.read()
+        if self.path.endswith("-value/versions") and _Lagging.asked < 3:
+            body = b"[1]"
+        self.answer(body)
+
+
+@pytest.mark.parametrize("job", ["mirror", "changelog"])
+def test_a_schema_that_a_replica_of_the_registry_lacks_is_asked_for_again(
+    lake: Lake, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows were quarantined as somebody else's, and the table stopped."""
+    w = lake.writer
+    columns = {"id": "int8", "v": "text"}
+    t = w.table(table("t", columns), partitions=1)
+    with w.commit() as tx:
+        tx.upsert(t, {"id": 1, "v": "a"})
+    w.table(table("t", {**columns, "w": "text"}))
+    with w.commit() as tx:
+        tx.upsert(t, {"id": 2, "v": "b", "w": "c"})
+    monkeypatch.setattr(_Lagging, "url", w.registry)
+    monkeypatch.setattr(_Lagging, "asked", 0)
+    with served(_Lagging) as port:
+        monkeypatch.setattr(w, "registry", f"http://127.0.0.1:{port}")
+        if job == "mirror":
+            lake.mirror()
+            assert {i: row["w"] for i, row in lake.rows(t).items()} == {1: None, 2: "c"}
+        else:
+            lake.changelog()
+            rows = lake.spark.table(f"{lake.catalog}.public_changelog.t").collect()
+            assert {row["after"]["w"] for row in rows} == {None, "c"}
+    assert _Lagging.asked == 3
 
 
 def test_a_table_whose_subject_is_not_in_the_registry_is_stopped_alone(lake: Lake) -> None:

@@ -13,10 +13,17 @@ from helpers.spark.writer import table
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.sinks.interface import Sink
 from twofold_spark.sinks.place import Place
+from twofold_spark.sources import registry
 
 pytestmark = pytest.mark.parametrize("kept", KEPT_SHORT, indirect=True)
 REASONS = {1: "malformed Avro", 2: "not framed, or unknown schema id 2130706432"}
 """By the offsets of what `_torn` writes."""
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An id of no schema is waited for, as a replica of the registry may lag behind."""
+    monkeypatch.setattr(registry, "PATIENCE_S", 0.2)
 
 
 def _torn(kept: Lake, *names: str) -> None:

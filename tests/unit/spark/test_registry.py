@@ -26,7 +26,7 @@ class _Registry(Registry):
         self.there: dict[str, dict[int, tuple[int, Any]]] = {}
         self.asked = 0
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str, *, is_registered: bool = False) -> Any:
         self.asked += 1
         _, _, subject, _, *number = path.split("/")
         versions = self.there.get(subject)
