@@ -182,9 +182,9 @@ class GroupReader(Closing):
                 yield from self._read_alone(prefix, ahead[prefix], first)
             for prefix, (_, last) in unit.parts.items():
                 sequence, at = last
-                commit = found[prefix][sequence]
-                is_all = not at or commit.commit.transactions == 1  # at 0 a load ends
-                self._marks[prefix] = str(commit.mark if is_all else replace(commit.mark, done=at))
+                last_found = found[prefix][sequence]
+                is_whole = not at or last_found.commit.transactions == 1  # at 0 a load ends
+                self._marks[prefix] = str(last_found.mark if is_whole else replace(last_found.mark, done=at))
             yield from self._read_together(unit, ahead)
         for prefix, each in ahead.items():
             yield from self._read_alone(prefix, each, _END)

@@ -160,8 +160,7 @@ def assemble(
         return
     outcomes = {each.id: each for each in commit.prepared}
     latest = [0]
-    merged = groupby(heapq.merge(*own), key=_AT)
-    for number, (at, group) in enumerate(merged, 1):
+    for number, (at, group) in enumerate(groupby(heapq.merge(*own), key=_AT), 1):
         if at <= done:
             continue
         latest[0] = at
@@ -207,7 +206,8 @@ def _own(commit: Commit, rows: Iterator[OrderedRow]) -> Iterator[OrderedRow]:
     is_load = commit.kind in _LOADS
     for first in rows:
         at, _, _, identity, change, _ = first
-        if bool(identity) == is_load or not (is_load or 0 < at < commit.applied_lsn):
+        is_own = not identity if is_load else bool(identity) and 0 < at < commit.applied_lsn
+        if not is_own:
             raise Refused(
                 f"commit record {commit.sequence} names rows of {change.table}, and other rows lie there: its topic was deleted and made again",
                 at_stake="whole transactions: the table's changes in them are gone",

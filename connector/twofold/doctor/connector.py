@@ -7,17 +7,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twofold.config import Config
-from twofold.doctor.finding import Finder, Finding, start_over
+from twofold.doctor.finding import SHOWN_MAX, Finder, Finding, start_over
 from twofold.errors import TwofoldError
 from twofold.inspect.checks import slot_gone
-from twofold.inspect.lost_topics import find_lost_topics
-from twofold.inspect.status_report import read_progress_if_any
+from twofold.inspect.status_report import find_lost_topics, read_progress_if_any
 from twofold.kafka.progress import RecoveredState
 from twofold.run.last_refusal import recall
 from twofold.source import identity
 from twofold_common.positions import Lsn
 
-SHOWN_MAX = 20
 _finding = Finder("connector")
 
 

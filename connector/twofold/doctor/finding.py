@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+SHOWN_MAX = 20
+"""The most findings of one kind."""
+
 Where = Literal["connector", "postgresql", "kafka", "registry", "machine"]
 
 

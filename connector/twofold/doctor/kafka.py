@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterator
 
 from twofold.config import Config
 from twofold.doctor.cluster import Cluster, describe_cluster
-from twofold.doctor.finding import Finder, Finding, start_over
+from twofold.doctor.finding import SHOWN_MAX, Finder, Finding, start_over
 from twofold.doctor.kafka_service import iam_actions
 from twofold.doctor.source_group import examine_group
 from twofold.kafka.kafka_settings import kafka_settings
 from twofold.kafka.record_sizes import RECORD_BYTES
 
-SHOWN_MAX = 20
 RIGHTS = ("CREATE", "DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE")
 """Rights on the prefix's topics.
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twofold.config import Config
-from twofold.doctor.finding import Finder, Finding, Severity, start_over
+from twofold.doctor.finding import SHOWN_MAX, Finder, Finding, Severity, start_over
 from twofold.source.connection import PlainConnection
 from twofold.source.flaws import find_flaws
 from twofold.source.table_copier import missing_rights
 from twofold_common.table_names import reload_command, sql_identifier
 
-SHOWN_MAX = 20
 _finding = Finder("postgresql")
 _PUBLICATION = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_catalog.pg_publication WHERE pubname = %s"
 _TABLES = """

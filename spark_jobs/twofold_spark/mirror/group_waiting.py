@@ -85,7 +85,7 @@ NAMED_MAX = 5
 LISTED_MAX = 100
 """Rows of the table."""
 _UNLIKE = "prepared.gid_patterns"
-"""What is named if the members have not the same."""
+"""What is named if the members' differ."""
 
 
 class WaitReport:
@@ -156,9 +156,9 @@ class WaitReport:
             for prefix in without_frontier(members)
             if prefix in changed
         ]
-        if _UNLIKE in changed and (unlike := self._named.get(_UNLIKE)):
+        if _UNLIKE in changed:
             lines.append(
-                f"mirror: waits until all members read gids alike: {', '.join(unlike)}; give them one list of prepared.gid_patterns, and restart their connectors"
+                f"mirror: waits until all members read gids alike: {', '.join(self._named[_UNLIKE])}; give them one list of prepared.gid_patterns, and restart their connectors"
             )
         lines += [f"mirror: {load} waits for {'; '.join(why)}" for load, why in loads.items() if load in changed]
         said = [_describe_wait(each) for each in self.waits if each.wait.global_id in changed]

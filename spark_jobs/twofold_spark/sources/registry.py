@@ -97,13 +97,15 @@ class Registry:
             subject = self.refresh_subject(name)
         if subject is None:
             return None
-        unknown = {each for each in ids if 0 < each < 2**31} - subject.ids - self._no_schemas
+        with self._lock:
+            unknown = {each for each in ids if 0 < each < 2**31} - subject.ids - self._no_schemas
         for identifier in sorted(unknown):
             if self._get(f"/schemas/ids/{identifier}", is_registered=True) is None:
                 break
         if unknown:
             subject = self.refresh_subject(name) or subject
-            self._no_schemas |= unknown - subject.ids
+            with self._lock:
+                self._no_schemas |= unknown - subject.ids
         return subject
 
     def read_policy(self, topic: str) -> dict[str, str]:
