@@ -30,6 +30,7 @@ from twofold_avro.shapes import TableShape
 
 _log = logging.getLogger(__name__)
 _WILD = frozenset("*?[")
+NONE_MET: Mapping[int, HiddenColumns] = {}
 
 
 class ColumnPolicy:
@@ -48,10 +49,14 @@ class ColumnPolicy:
         pins: Mapping[str, Pin],
         described: Description | None = None,
         *,
+        met: Mapping[int, HiddenColumns] = NONE_MET,
         committed: bool = True,
     ) -> tuple[TableShape, HiddenColumns | None]:
         """Return the shape with its policy, and the hidden columns for the pin; None if the pin has
         them.
+
+        `met`: the hidden columns of tables that this run has met, by oid. A partition that was
+        attached and detached between two looks has them nowhere else.
 
         `described`: the table as a DDL message has it. Nobody knows who wrote the message, so the
         message hides more and shows nothing. `committed`: the description in `relation` is
@@ -64,7 +69,9 @@ class ColumnPolicy:
         names = [f"{schema}.{table}" for schema, table in (now.above if now else ())]
         names += [f"{root.schema}.{root.table}" for root in roots]
         anywhere = pin is None and not self._is_published(relation)
-        before, rules = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid)), dict[str, str]()
+        before, rules = met.get(shape.oid), dict[str, str]()
+        if before is None:
+            before = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid))
         if not before.columns or names:
             related = pins.values() if anywhere else roots
             rules = self._rules_in_tree(shape, names, pins, {each.oid: True for each in related if each.oid})

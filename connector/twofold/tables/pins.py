@@ -72,8 +72,9 @@ class Pins:
         ]
         self.ever = dict(pins)
         """The last pin of each topic, also of one that is forgotten or restarts."""
-        self._hidden: dict[str, tuple[int, str | None]] = {}
-        """The hidden columns of each topic's table, with the table's oid."""
+        self.hidden: dict[int, HiddenColumns] = {}
+        """The hidden columns of each table that this run has met, by oid, also of tables without a
+        pin."""
 
     @property
     def all(self) -> Mapping[str, Pin]:
@@ -173,20 +174,20 @@ class Pins:
             stored=self._ddl_description_of(shape.oid),
             command=self.ever[topic].command if topic in self.ever else NO_COMMAND,
         )
-        new = self._with_hidden(topic, replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
+        new = self._with_hidden(replace(new, key_schema_id=key_id, value_schema_id=value_id, relation=relation))
         if new != pin:
             self._write(topic, new)
 
     def note_hidden(self, topic: str, oid: int, hidden: HiddenColumns) -> None:
         """Pin the table's columns that the data policy hides, once the topic is the table's."""
-        self._hidden[topic] = oid, hidden.to_text()
+        self.hidden[oid] = hidden
         pin = self._pins.get(topic)
-        if pin and (new := self._with_hidden(topic, pin)) != pin:
+        if pin and (new := self._with_hidden(pin)) != pin:
             self._write(topic, new)
 
-    def _with_hidden(self, topic: str, pin: Pin) -> Pin:
-        oid, hidden = self._hidden.get(topic, (None, None))
-        return replace(pin, hidden=hidden) if pin.relation == oid and oid is not None else pin
+    def _with_hidden(self, pin: Pin) -> Pin:
+        hidden = self.hidden.get(pin.relation) if pin.relation is not None else None
+        return pin if hidden is None else replace(pin, hidden=hidden.to_text())
 
     def _new_pin(self, shape: TableShape, topic: str, partitions: int, key_schema: str | None) -> Pin:
         reload = self._lives.is_emptying(topic)
@@ -365,7 +366,7 @@ class Pins:
             last = last.loaded_since(first)
         now = last or first
         new = replace(pin, relation=relation, stored=now.to_text() if now else None, stale=None, reload_due=False)
-        self._write(topic, self._with_hidden(topic, new))
+        self._write(topic, self._with_hidden(new))
         if first and last and (lacking := find_lacking(first, last)):
             self._note(topic, last, lacking)
 

@@ -198,7 +198,8 @@ class Tables:
         """Return the table's shape under the data policy, and pin the hidden columns."""
         shape = self._catalog.shape(relation, described)
         topic = self.pins.topic_of(relation)
-        shape, hidden = self.policy.hide(shape, relation, topic, self.pins.ever, described, committed=committed)
+        pins, met = self.pins.ever, self.pins.hidden
+        shape, hidden = self.policy.hide(shape, relation, topic, pins, described, met=met, committed=committed)
         if hidden is not None:
             self.pins.note_hidden(topic, shape.oid, hidden)
         return shape

@@ -101,6 +101,35 @@ def test_what_was_hidden_stays_hidden_under_each_name_and_in_each_partition(conn
     walk(connector, tmp_path, told=False)
 
 
+def test_a_partition_hides_what_its_root_hid_if_no_look_at_the_catalog_met_it_as_one(
+    connector: Maker, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.key").write_bytes(b"k" * 40)
+    here = connector(
+        init=False,
+        policy={"key_file": str(tmp_path / "policy.key"), "columns": [{"column": "tree.root.email", "action": "null"}]},
+        source={"tables": ["public.account", "tree.*"], "publish_via_root": True, "backfill": False},
+        backfill={"notice": 0},
+    )
+    here.sql(
+        "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)",
+        "CREATE SCHEMA tree",
+        "CREATE TABLE tree.root (id int PRIMARY KEY, email text) PARTITION BY RANGE (id)",
+        part(1),
+        f"INSERT INTO tree.root VALUES (1, '{TEXT}')",
+    )
+    here.initialise()
+    with here.carrying():
+        here.caught_up()  # the one look is at the start
+        here.sql(part(2), f"INSERT INTO tree.root VALUES (2, '{TEXT}')")
+        wait_until(lambda: {"id": 2, "email": None} in rows(here, "tree.root"))
+        here.sql("ALTER TABLE tree.root DETACH PARTITION tree.leaf_2")
+        here.sql(f"UPDATE tree.leaf_2 SET email = email || '{TEXT}'")
+        here.caught_up()
+        wait_until(lambda: {"id": 2, "email": None} in rows(here, "tree.leaf_2"))
+    assert not songs(here)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
 @pytest.mark.parametrize("version", ["15", "18"])
