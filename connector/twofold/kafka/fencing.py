@@ -75,6 +75,7 @@ def fence(
     try:
         first, second = names.main_ids
         producers.append(make(first))
+        producers[0].connect(names.progress)
         producers[0].init()
         failpoints.hit("fence_main")
         while True:

@@ -95,6 +95,16 @@ class TransactionalProducer:
             client = settings.producer(transactional_id, gathers=gathers)
             self._producer: Producer | None = settings.secrets.open(Producer, client)
 
+    def connect(self, topic: str) -> None:
+        """Connect to the brokers. `topic` is one that exists.
+
+        librdkafka connects at its first request. If `init` is that request, it can find no broker
+        to ask for the coordinator, and asks again after half a second. The first answer here names
+        the brokers, and the second comes from one of them. `init` meets an error of them again.
+        """
+        for _ in range(2):
+            self._ask_for_leaders(topic)
+
     def init(self) -> None:
         """Fence every older holder of the id, and make the broker abort its open transaction."""
         if not self._initialised:

@@ -39,7 +39,7 @@ _OPTIONS = {
 }
 _WAIT_S = 0.1
 _TOGETHER_S = 0.005
-"""How long a follower waits behind the first record for those of the same answer."""
+"""How long is waited behind the first record for those of the same answer."""
 _PAUSE_S = 0.05
 _REPORT_AFTER_S = 10.0
 """The time after which a read says how far it is, and again after as long."""
@@ -200,7 +200,7 @@ class TopicReader:
                 silent_s = 0.0
                 while reading.positions:
                     asked_at = time.monotonic()  # the caller may have taken its time with the records before
-                    batch = consumer.consume(_RECORDS, _WAIT_S)
+                    batch = _take_batch(consumer, _WAIT_S)
                     silent_s = 0.0 if batch else silent_s + time.monotonic() - asked_at
                     if silent_s > self._timeout_s:
                         raise reading.silence(self._timeout_s, _known_end(consumer, reading.next_place))
@@ -304,11 +304,7 @@ class TopicFollower:
     def read_new(self, wait_s: float) -> Iterator[Message]:
         """Yield the records that have become visible; wait so long for the first of them."""
         with sorted_errors(f"following {self._topics}"):
-            # To take many at once would wait for the whole time, or for so many.
-            messages = self._consumer.consume(1, wait_s)
-            if messages:
-                messages += self._consumer.consume(_RECORDS - 1, min(wait_s, _TOGETHER_S))
-            for message in messages:
+            for message in _take_batch(self._consumer, wait_s):
                 error = message.error()
                 if error is None:
                     yield message
@@ -317,6 +313,15 @@ class TopicFollower:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _take_batch(consumer: Consumer, wait_s: float) -> list[Message]:
+    """Take what has come; wait so long for the first record.
+
+    The library waits for the whole time, or for as many records as are asked for.
+    """
+    messages = consumer.consume(1, wait_s)
+    return messages + consumer.consume(_RECORDS - 1, min(wait_s, _TOGETHER_S)) if messages else messages
 
 
 def _known_end(consumer: Consumer, place: PartitionId) -> int:
