@@ -55,8 +55,8 @@ class ColumnPolicy:
         """Return the shape with its policy, and the hidden columns for the pin; None if the pin has
         them.
 
-        `met`: the hidden columns of tables that this run has met, by oid. A partition that was
-        attached and detached between two looks has them nowhere else.
+        `met`: for a table without a pin, the hidden columns of what this run has met, by oid.
+        A partition that was attached and detached between two looks has them nowhere else.
 
         `described`: the table as a DDL message has it. Nobody knows who wrote the message, so the
         message hides more and shows nothing. `committed`: the description in `relation` is
@@ -69,9 +69,7 @@ class ColumnPolicy:
         names = [f"{schema}.{table}" for schema, table in (now.above if now else ())]
         names += [f"{root.schema}.{root.table}" for root in roots]
         anywhere = pin is None and not self._is_published(relation)
-        before, rules = met.get(shape.oid), dict[str, str]()
-        if before is None:
-            before = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid))
+        before, rules = _hidden_before(shape.oid, pin, former_pins(pins, topic, shape.oid), met), dict[str, str]()
         if not before.columns or names:
             related = pins.values() if anywhere else roots
             rules = self._rules_in_tree(shape, names, pins, {each.oid: True for each in related if each.oid})
@@ -153,11 +151,17 @@ def _is_idle(rule: ColumnRule, tables: list[str], columns: list[str]) -> bool:
     return bool(tables) and not any(fnmatchcase(table, pattern) for table in tables)
 
 
-def _hidden_before(oid: int, pin: Pin | None, former: Sequence[tuple[str, Pin]]) -> HiddenColumns:
-    """Return the known hidden columns of the table, also of its former names."""
+def _hidden_before(
+    oid: int, pin: Pin | None, former: Sequence[tuple[str, Pin]], met: Mapping[int, HiddenColumns]
+) -> HiddenColumns:
+    """Return the known hidden columns of the table, also of its former names.
+
+    A load may have met the table under its later name: the rules of that name say nothing of rows
+    under the pinned one.
+    """
     if pin is not None and pin.oid == oid:
         return HiddenColumns.from_text(pin.hidden)
-    return HiddenColumns.from_text(former[0][1].hidden) if former else HiddenColumns()
+    return HiddenColumns.from_text(former[0][1].hidden) if former else met.get(oid, HiddenColumns())
 
 
 def _hidden_as_in_tree(before: HiddenColumns, rules: Mapping[str, str], now: CatalogTable | None) -> HiddenColumns:

@@ -177,13 +177,8 @@ def quarantine(tables: IcebergTables, records: DataFrame) -> None:
 
 
 def load_table(spark: SparkSession, name: str) -> Any:
-    """Load Iceberg's own Java table: its metadata, without a Spark job.
-
-    A session opens a catalog with the settings of the session that is active in the thread. So one
-    that is not open yet is asked by the session itself, which is active meanwhile.
-    """
-    if not spark._jsparkSession.sessionState().catalogManager().isCatalogRegistered(name.partition(".")[0]):
-        spark.catalog.tableExists(name)
+    """Load Iceberg's own Java table: its metadata, without a Spark job."""
+    _open_catalog(spark, name.partition(".")[0])
     return java_class(spark, "org.apache.iceberg.spark.Spark3Util").loadIcebergTable(spark._jsparkSession, name)
 
 
@@ -237,7 +232,19 @@ def identify(spark: SparkSession, table: str) -> Any:
 
 def find_catalog(spark: SparkSession, catalog: str) -> Any:
     """Return Iceberg's own catalog behind one of the session's."""
-    return spark._jsparkSession.sessionState().catalogManager().catalog(catalog).icebergCatalog()
+    return _open_catalog(spark, catalog).catalog(catalog).icebergCatalog()
+
+
+def _open_catalog(spark: SparkSession, catalog: str) -> Any:
+    """Open a catalog of the session, and return the session's catalogs.
+
+    A catalog is opened with the settings of the session that is active in the thread, which may not
+    know it. So one that is not open yet is asked by the session itself, which is active meanwhile.
+    """
+    catalogs = spark._jsparkSession.sessionState().catalogManager()
+    if not catalogs.isCatalogRegistered(catalog):
+        spark.catalog.tableExists(f"{catalog}.twofold.none")
+    return catalogs
 
 
 def _make_schema(spark: SparkSession, columns: StructType, key: Sequence[str]) -> Any:

@@ -19,6 +19,7 @@ from twofold_spark.catalog_choice import WAREHOUSE_CATALOG
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows
 from twofold_spark.sinks.cuts import CUTS, NO_CUT, NO_LIMIT, CutLimit, GlobalCut
+from twofold_spark.sinks.iceberg_branches import CutPublisher
 from twofold_spark.sinks.iceberg_tables import IcebergTables
 from twofold_spark.sinks.place import Place, TablePlace
 from twofold_spark.sinks.sink_choice import SinkChoice
@@ -71,8 +72,10 @@ def test_a_thread_may_be_the_first_to_use_a_catalog(spark: SparkSession, tmp_pat
     own.sql(f"CREATE TABLE {name}.public.account (id int) USING iceberg TBLPROPERTIES ('twofold.key' = 'id')")
     other = session.fork_session(own)
     reader = IcebergTables(other, name)
+    publisher = IcebergTables(session.fork_session(own), name)
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(reader.read_property, "public.account", "twofold.key").result() == "id"
+        pool.submit(CutPublisher, publisher).result()
 
 
 def test_members_may_change_but_not_all_of_them(spark: SparkSession, choice: SinkChoice, catalog: str) -> None:
