@@ -52,7 +52,13 @@ class Activity(Observer):
             self._enter("recovering", "")
 
     def standing_by(self, why: str) -> None:
+        """Note that another instance has the slot, and forget this one's run: what was in doubt or
+        behind in it ages here, whatever the other instance does.
+        """
         with self._lock:
+            self._state, self._stream_id, self._outage = None, "", None
+            self._tables = TableCounts()
+            self._forget_unfinished()
             self._enter("standby", why)
             self._journal.write(self._clock(), "standby", "standing by", why)
 
@@ -60,9 +66,7 @@ class Activity(Observer):
         with self._lock:
             self._stream_id = stream_id
             self._turned = time.monotonic()
-            self._commits.clear()
-            self._in_doubt.clear()
-            self._backfills = ()
+            self._forget_unfinished()
             self._state = state
             self._totals.recoveries += 1
             self._outage = None
@@ -179,6 +183,11 @@ class Activity(Observer):
             self._commits.transactions + gathered,
             self._stream_id,
         )
+
+    def _forget_unfinished(self) -> None:
+        self._commits.clear()
+        self._in_doubt.clear()
+        self._backfills = ()
 
     def _enter(self, phase: Phase, detail: str) -> None:
         self._phase, self._detail, self._since = phase, detail, self._clock()

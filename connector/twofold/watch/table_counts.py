@@ -18,7 +18,7 @@ from twofold_common.table_names import reload_command
 
 @dataclass(slots=True)
 class TableCount:
-    """What was published of one table since the process began."""
+    """What was published of one table since the process began or last stood by."""
 
     topic: str
     table: str

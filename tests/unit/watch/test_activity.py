@@ -9,8 +9,11 @@ import pytest
 
 from twofold.bridge import Event, State, actions, events, initial, step
 from twofold.errors import Refused, Unreachable
+from twofold.run.observer import BackfillProgress
 from twofold.watch.activity import Activity
+from twofold.watch.activity_view import Positions
 from twofold.watch.server import judge_health
+from twofold_avro.records import Pin
 from twofold_common.positions import Lsn, PreparedIdentity
 
 TRANSFER = PreparedIdentity(7, "transfer")
@@ -211,6 +214,25 @@ def test_health_says_what_the_connector_does(
     found = judge_health(run.activity.view(), turn_bound_s=30)
     assert (found.healthy, found.ready) == (healthy, ready)
     assert word in found.why
+
+
+def test_who_stands_by_says_nothing_of_the_run_that_was_taken_over(run: Run) -> None:
+    """It would age: the other instance goes on, and answers."""
+    pin = Pin("public", "t", 3, "{}", backfill="running", stale="of before")
+    run.activity.tables_known({"t": pin})
+    run.activity.loading((BackfillProgress("public.t", "reading", 5, 9, 1.0, None),))
+    run.prepare()
+    run.take(events.PlainRead(2, 30, Lsn(150)), at=998.5)
+    run.take(events.Drained())
+    before = run.activity.view()
+    assert (len(before.in_doubt.live), len(before.backfills), before.stale_tables) == (1, 1, 1)
+    assert before.unanswered_since is not None
+    run.activity.ended(Unreachable("PostgreSQL is away"), 0.1)
+    run.activity.standing_by("walsender 12 has it")
+    view = run.activity.view()
+    assert (view.in_doubt.live, view.backfills, view.stale_tables, run.activity.tables()) == ({}, (), 0, [])
+    assert (view.unanswered_since, view.outage, view.positions) == (None, None, Positions())
+    assert view.totals.recoveries == 1
 
 
 def test_a_loop_that_does_not_come_round_is_not_healthy(run: Run) -> None:
