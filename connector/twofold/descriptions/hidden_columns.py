@@ -60,6 +60,8 @@ class Hidden:
     """The value of `CatalogColumn.row` when the column was last in a message. If that row was not
     written since, and a message lacks the column, the column is not published any more.
     """
+    was_sent: bool = True
+    """Whether the column was among those that were sent, when the numbers were last known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class HiddenColumns:
 
     def to_text(self) -> str | None:
         """Return the text for the pin; None without a hidden column."""
-        hidden = [[each.number, each.rule, each.row] for each in self.columns]
+        hidden = [[each.number, each.rule, each.row, each.was_sent] for each in self.columns]
         return json.dumps([hidden, self.names], separators=(",", ":")) if hidden else None
 
     @classmethod
@@ -116,6 +118,8 @@ def locate(
     numbers = numbers_of(now.columns, sent)
     certain, possible = dict[int, str](), dict[int, str]()
     for hidden in before.columns:
+        if numbers is not None and _is_still_absent(before.names, hidden, now, sent):
+            continue
         column = next((each for each in now.columns if each.number == hidden.number), None)
         if not committed and (column is None or not _is_as_before(before.names, column, sent)):
             possible |= dict.fromkeys(_alike(now, hidden, column, sent), hidden.rule)
@@ -146,7 +150,7 @@ def hidden_now(
         if rule is not None
     ]
     # Also those that are dropped now: the stream may be behind that.
-    unpublished = [each for each in before.columns if each.number not in numbers]
+    unpublished = [replace(each, was_sent=False) for each in before.columns if each.number not in numbers]
     kept = sorted([*hidden, *unpublished], key=lambda each: each.number)
     return HiddenColumns(tuple(kept), tuple(columns[number].name for number in numbers))
 
@@ -173,6 +177,19 @@ def _between(now: CatalogTable, number: int, count: int) -> range:
     return range(min(least, count), min(least + sum(gone < number for gone in now.dropped) + 1, count))
 
 
+def _is_still_absent(names: Sequence[str], hidden: Hidden, now: CatalogTable, sent: Sequence[MessageColumn]) -> bool:
+    """Whether the column was dropped, or not published, when the numbers were last known, and all
+    columns that it could be among are those that were sent then.
+    """
+    upto = _most_before(now, hidden) + 1
+    return not hidden.was_sent and [each.name for each in sent[:upto]] == list(names[:upto])
+
+
+def _most_before(now: CatalogTable, hidden: Hidden) -> int:
+    """Return the highest number of columns that may precede this one in a message."""
+    return sum(each.number < hidden.number for each in now.columns) + sum(gone < hidden.number for gone in now.dropped)
+
+
 def _is_as_before(names: Sequence[str], column: CatalogColumn, sent: Sequence[MessageColumn]) -> bool:
     """Whether the columns up to the hidden one are those that were sent last.
 
@@ -186,7 +203,7 @@ def _alike(now: CatalogTable, hidden: Hidden, column: CatalogColumn | None, sent
     """Return the places where the column may be, if the transaction may have dropped any before it
     and renamed all.
     """
-    most = sum(each.number < hidden.number for each in now.columns) + sum(gone < hidden.number for gone in now.dropped)
+    most = _most_before(now, hidden)
     return [at for at, each in enumerate(sent) if at <= most and (column is None or _may_be(column.type, each.type))]
 
 

@@ -130,6 +130,33 @@ def test_a_partition_hides_what_its_root_hid_if_no_look_at_the_catalog_met_it_as
     assert not songs(here)
 
 
+def test_a_hidden_column_that_is_dropped_hides_no_other_one_in_a_prepared_transaction(
+    connector: Maker, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.key").write_bytes(b"k" * 40)
+    here = connector(
+        init=False,
+        policy={"key_file": str(tmp_path / "policy.key"), "columns": [{"column": "public.t.email", "action": "drop"}]},
+        source={"tables": ["public.account", "public.t"], "backfill": False},
+    )
+    here.sql(
+        "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)",
+        "CREATE TABLE t (id int PRIMARY KEY, email text, contact text, phone text)",
+    )
+    here.initialise()
+    with here.carrying():
+        here.sql(f"INSERT INTO t VALUES (1, '{TEXT}', 'c', 'p')", "ALTER TABLE t DROP email")
+        here.sql("INSERT INTO t VALUES (2, 'c', 'p')")
+        here.caught_up()
+    with here.carrying():  # a session, in which the table is described by a prepared transaction first
+        here.prepare("x", "INSERT INTO t VALUES (3, 'c', 'p')")
+        here.sql("COMMIT PREPARED 'x'", "INSERT INTO t VALUES (4, 'c', 'p')")
+        here.caught_up()
+    found = sorted(rows(here, "public.t"), key=lambda each: str(each["id"]))
+    assert found == [{"id": each, "contact": "c", "phone": "p"} for each in (1, 2, 3, 4)]
+    assert not songs(here)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
 @pytest.mark.parametrize("version", ["15", "18"])

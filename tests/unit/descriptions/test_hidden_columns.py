@@ -121,6 +121,30 @@ def test_a_hidden_column_that_is_not_published_any_more_is_not_looked_for() -> N
     assert (found.certain, found.possible, found.numbers) == ({}, {}, (1, 2))
 
 
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_hidden_column_that_was_gone_at_the_last_message_hides_no_other_one(
+    committed: bool, is_dropped: bool
+) -> None:
+    """Nor in a prepared transaction, of which the catalog may not know all."""
+    here = table("ADD email", "ADD contact", "ADD note")
+    hidden = here.hidden("email")
+    here.ddl("DROP email") if is_dropped else None
+    sent = [each for each in here.said if each.name != "email"]
+    if not committed:
+        assert 1 in locate(hidden, here.now, sent, committed=False).possible, "it may be the one"
+    hidden = hidden_now(hidden, here.now, [1, 3, 4], [None, None, None])
+    assert locate(hidden, here.now, sent, committed=committed).numbers == (1, 3, 4)
+    for more in ([], ["ADD more"]):
+        here.ddl(*more)
+        sent = [each for each in here.said if each.name != "email"]
+        found = locate(hidden, here.now, sent, committed=committed)
+        assert (found.certain, found.possible) == ({}, {})
+    renamed = [replace(each, name="x") if each.name == "contact" else each for each in sent]
+    found = locate(hidden, here.now, renamed, committed=False)
+    assert 1 in {**found.certain, **found.possible}, "the transaction may be older"
+
+
 def test_columns_of_a_table_that_is_gone_are_found_by_their_former_names_or_all_are_hidden() -> None:
     then = table("ADD email")
     hidden = then.hidden("email")
@@ -138,7 +162,7 @@ def test_what_is_hidden_goes_through_the_pin_and_keeps_columns_that_are_not_publ
     assert HiddenColumns().to_text() is None
     kept = hidden_now(hidden, here.now, [1, 2], [None, "public.t.contact"])
     assert [each.number for each in kept.columns] == [2, 3]
-    assert kept.columns[1] == Hidden(3, RULE, hidden.columns[0].row)
+    assert kept.columns[1] == Hidden(3, RULE, hidden.columns[0].row, was_sent=False)
 
 
 NAMES = ["contact", "email", "note", "mail", "x"]
