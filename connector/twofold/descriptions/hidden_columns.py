@@ -118,7 +118,7 @@ def locate(
     numbers = numbers_of(now.columns, sent)
     certain, possible = dict[int, str](), dict[int, str]()
     for hidden in before.columns:
-        if numbers is not None and _is_still_absent(before.names, hidden, now, sent):
+        if numbers is not None and hidden.number not in numbers and _is_still_absent(before.names, hidden, now, sent):
             continue
         column = next((each for each in now.columns if each.number == hidden.number), None)
         if not committed and (column is None or not _is_as_before(before.names, column, sent)):

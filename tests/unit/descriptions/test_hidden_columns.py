@@ -129,7 +129,8 @@ def test_a_hidden_column_that_was_gone_at_the_last_message_hides_no_other_one(
     """Nor in a prepared transaction, of which the catalog may not know all."""
     here = table("ADD email", "ADD contact", "ADD note")
     hidden = here.hidden("email")
-    here.ddl("DROP email") if is_dropped else None
+    if is_dropped:
+        here.ddl("DROP email")
     sent = [each for each in here.said if each.name != "email"]
     if not committed:
         assert 1 in locate(hidden, here.now, sent, committed=False).possible, "it may be the one"
@@ -195,6 +196,26 @@ def test_random_ddl_shows_no_hidden_column() -> None:
         shown += place is not None and place not in covered
         assert covered.keys() <= {place}, "nothing else is hidden"
     assert shown == 0
+
+
+def test_random_ddl_and_column_lists_show_no_hidden_column() -> None:
+    """One message after the other, each of which the catalog has; the publication may leave columns
+    out, and send them again under other names.
+    """
+    dice, shown = random.Random(45), list[object]()
+    for _ in range(1000):
+        here = table("ADD contact", "ADD email", "ADD note")
+        hidden = here.hidden("email")
+        for _ in range(4):
+            here = wander(here, dice, most=3)
+            listed = [each for each in here.columns if each.name == "id" or dice.random() < 0.7]
+            found = locate(hidden, here.now, [MessageColumn(each.name, each.type) for each in listed], committed=True)
+            place = next((at for at, each in enumerate(listed) if each.number == 3), None)
+            if place is not None and place not in {**found.certain, **found.possible}:
+                shown.append((hidden, listed))
+            rules = [RULE if at == place else None for at in range(len(listed))]
+            hidden = hidden_now(hidden, here.now, [each.number for each in listed], rules)
+    assert not shown
 
 
 @pytest.mark.parametrize("committed", [True, False])
