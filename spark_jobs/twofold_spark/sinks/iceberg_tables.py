@@ -20,6 +20,7 @@ from twofold_spark.java_classes import java_class
 from twofold_spark.session import CATALOG, member_catalog
 from twofold_spark.sinks import column_changes
 from twofold_spark.sinks.cut_rows import KEY, VersionedReader, VersionedTables
+from twofold_spark.sinks.cuts import CUTS
 from twofold_spark.sinks.merge_sql import SPARK, escape_literal
 from twofold_spark.sinks.partitioning import Transform
 from twofold_spark.sources.decoding import RECORD_PLACE
@@ -178,7 +179,7 @@ def quarantine(tables: IcebergTables, records: DataFrame) -> None:
 
 def load_table(spark: SparkSession, name: str) -> Any:
     """Load Iceberg's own Java table: its metadata, without a Spark job."""
-    _open_catalog(spark, name.partition(".")[0])
+    _open_catalog(spark, name)
     return java_class(spark, "org.apache.iceberg.spark.Spark3Util").loadIcebergTable(spark._jsparkSession, name)
 
 
@@ -232,18 +233,19 @@ def identify(spark: SparkSession, table: str) -> Any:
 
 def find_catalog(spark: SparkSession, catalog: str) -> Any:
     """Return Iceberg's own catalog behind one of the session's."""
-    return _open_catalog(spark, catalog).catalog(catalog).icebergCatalog()
+    return _open_catalog(spark, f"{catalog}.{CUTS}").catalog(catalog).icebergCatalog()
 
 
-def _open_catalog(spark: SparkSession, catalog: str) -> Any:
-    """Open a catalog of the session, and return the session's catalogs.
+def _open_catalog(spark: SparkSession, table: str) -> Any:
+    """Open the catalog of a table, which need not be there, and return the session's catalogs.
 
     A catalog is opened with the settings of the session that is active in the thread, which may not
-    know it. So one that is not open yet is asked by the session itself, which is active meanwhile.
+    know the catalog. So one that is not open yet is asked for the table by the session itself,
+    which is active meanwhile.
     """
     catalogs = spark._jsparkSession.sessionState().catalogManager()
-    if not catalogs.isCatalogRegistered(catalog):
-        spark.catalog.tableExists(f"{catalog}.twofold.none")
+    if not catalogs.isCatalogRegistered(table.partition(".")[0]):
+        spark.catalog.tableExists(table)
     return catalogs
 
 

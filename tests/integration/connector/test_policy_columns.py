@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,21 @@ def make(here: Installation) -> None:
     )
 
 
+def hiding(
+    connector: Maker, folder: Path, column: str, action: str, source: dict[str, Any], **rest: Any
+) -> Installation:
+    """A connector with one rule, before `init`, and the table of the marks."""
+    (folder / "policy.key").write_bytes(b"k" * 40)
+    here = connector(
+        init=False,
+        policy={"key_file": str(folder / "policy.key"), "columns": [{"column": column, "action": action}]},
+        source={"backfill": False, **source},
+        **rest,
+    )
+    here.sql("CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)")
+    return here
+
+
 def part(number: int) -> str:
     """It has the ids from its number to the next one."""
     return f"CREATE TABLE tree.leaf_{number} PARTITION OF tree.root FOR VALUES FROM ({number}) TO ({number + 1})"
@@ -104,15 +120,9 @@ def test_what_was_hidden_stays_hidden_under_each_name_and_in_each_partition(conn
 def test_a_partition_hides_what_its_root_hid_if_no_look_at_the_catalog_met_it_as_one(
     connector: Maker, tmp_path: Path
 ) -> None:
-    (tmp_path / "policy.key").write_bytes(b"k" * 40)
-    here = connector(
-        init=False,
-        policy={"key_file": str(tmp_path / "policy.key"), "columns": [{"column": "tree.root.email", "action": "null"}]},
-        source={"tables": ["public.account", "tree.*"], "publish_via_root": True, "backfill": False},
-        backfill={"notice": 0},
-    )
+    source = {"tables": ["public.account", "tree.*"], "publish_via_root": True}
+    here = hiding(connector, tmp_path, "tree.root.email", "null", source, backfill={"notice": 0})
     here.sql(
-        "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)",
         "CREATE SCHEMA tree",
         "CREATE TABLE tree.root (id int PRIMARY KEY, email text) PARTITION BY RANGE (id)",
         part(1),
@@ -133,16 +143,9 @@ def test_a_partition_hides_what_its_root_hid_if_no_look_at_the_catalog_met_it_as
 def test_a_hidden_column_that_is_dropped_hides_no_other_one_in_a_prepared_transaction(
     connector: Maker, tmp_path: Path
 ) -> None:
-    (tmp_path / "policy.key").write_bytes(b"k" * 40)
-    here = connector(
-        init=False,
-        policy={"key_file": str(tmp_path / "policy.key"), "columns": [{"column": "public.t.email", "action": "drop"}]},
-        source={"tables": ["public.account", "public.t"], "backfill": False},
-    )
-    here.sql(
-        "CREATE TABLE account (id int PRIMARY KEY, version int NOT NULL, note text)",
-        "CREATE TABLE t (id int PRIMARY KEY, email text, contact text, phone text)",
-    )
+    source = {"tables": ["public.account", "public.t"]}
+    here = hiding(connector, tmp_path, "public.t.email", "drop", source)
+    here.sql("CREATE TABLE t (id int PRIMARY KEY, email text, contact text, phone text)")
     here.initialise()
     with here.carrying():
         here.sql(f"INSERT INTO t VALUES (1, '{TEXT}', 'c', 'p')", "ALTER TABLE t DROP email")
