@@ -25,7 +25,10 @@ def ends_a_load(kind: str, topics: Iterable[str], backfilling: Collection[str]) 
 
 
 class Decisions:
-    """Follows a member's frontiers until each branch of given commit records is decided."""
+    """Follows a member's frontiers until each branch of given commit records is decided.
+
+    With other patterns of gids it begins again: the names of what is in doubt are others.
+    """
 
     def __init__(self, prefix: str, shown: Mapping[str, int]) -> None:
         """`shown`: the commit records, by prefix; the member's own may be one of them."""
@@ -37,10 +40,15 @@ class Decisions:
         """
         self.least: int | None = None
         """The member's commit record by which all are decided; None before that is known."""
+        self._gid_patterns: tuple[str, ...] = ()
 
     def follow(self, frontier: Frontier | None) -> None:
         """Take the member's last frontier. Frontiers come in their order."""
-        if frontier is None or self.least is not None:
+        if frontier is None:
+            return
+        if frontier.gid_patterns != self._gid_patterns:
+            self.in_doubt, self.least, self._gid_patterns = None, None, frontier.gid_patterns
+        if self.least is not None:
             return
         if self.in_doubt is None:
             if any(frontier.speaks_of(self._prefix, other) < sequence for other, sequence in self._shown.items()):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from twofold_common.errors import Refused, UsageError
+from twofold_common.gids import find_global_id
 from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member, greatest_cut, unlike_patterns
 from twofold_common.global_loads import Decisions, Loads, ends_a_load
 from twofold_common.global_order import Place, Stop, Unit, order_units
@@ -174,7 +175,10 @@ class GroupReader(Closing):
         members = self._as_members()
         loads = self._loads.follow(members)
         chosen = greatest_cut(members, loads)
-        stops = {prefix: each.find_stops(chosen[prefix], loads) for prefix, each in self._members.items()}
+        stops = {
+            prefix: each.find_stops(chosen[prefix], loads, members[prefix].frontier)
+            for prefix, each in self._members.items()
+        }
         found = {prefix: each.find_commits(chosen[prefix]) for prefix, each in self._members.items()}
         ahead = {prefix: _Ahead(each.transactions(chosen[prefix])) for prefix, each in self._members.items()}
         for unit in order_units(stops):
@@ -282,7 +286,9 @@ class _Member:
 
     def as_member(self, frontier: Frontier | None) -> Member:
         pending = self.commits.pending
-        branches = (CommittedBranch(each.commit.sequence, name) for each in pending for _, name in _branches_of(each))
+        branches = (
+            CommittedBranch(each.commit.sequence, name) for each in pending for _, name in _branches_of(each, frontier)
+        )
         commits = (each.commit for each in pending)
         loads = tuple(
             each.sequence
@@ -300,12 +306,14 @@ class _Member:
         """Return what is pending up to this commit record, by number."""
         return {each.commit.sequence: each for each in self.commits.pending if each.commit.sequence <= end}
 
-    def find_stops(self, end: int, loads: Sequence[Load]) -> list[Stop]:
+    def find_stops(self, end: int, loads: Sequence[Load], frontier: Frontier | None) -> list[Stop]:
         """Return what may not come alone, up to this commit record."""
         ends = {each.sequence: each for each in loads if each.prefix == self._prefix}
         found: list[Stop] = []
         for sequence, each in self.find_commits(end).items():
-            found += (Stop((sequence, at), name) for at, name in _branches_of(each) if (sequence, at) > self._done)
+            found += (
+                Stop((sequence, at), name) for at, name in _branches_of(each, frontier) if (sequence, at) > self._done
+            )
             if sequence in ends:
                 found.append(Stop((sequence, 0), ends[sequence]))
         return found
@@ -341,9 +349,13 @@ def _place_of(transaction: Transaction) -> Place:
     return transaction.sequence, transaction.commit_lsn if transaction.kind == "transaction" else 0
 
 
-def _branches_of(found: FoundCommit) -> list[tuple[int, str]]:
-    """Return where the commits of branches begin, with their global ids, in their order."""
-    return sorted((each.commit_lsn, each.global_id) for each in found.commit.prepared if each.global_id is not None)
+def _branches_of(found: FoundCommit, frontier: Frontier | None) -> list[tuple[int, str]]:
+    """Return where the commits of branches begin, in their order, with their global ids as the
+    member's last frontier names them.
+    """
+    patterns = frontier.gid_patterns if frontier else ()
+    named = ((each.commit_lsn, find_global_id(each.gid, each.global_id, patterns)) for each in found.commit.prepared)
+    return sorted((at, name) for at, name in named if name is not None)
 
 
 def delete_first(branches: Iterable[Branch], last: str) -> Iterator[BranchChange]:

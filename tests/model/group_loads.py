@@ -31,6 +31,8 @@ class CommitRecord(NamedTuple):
     """It ends the load of a table."""
     part: ChunkRead | None = None
     """It has some rows of a load that goes on."""
+    patterns: tuple[str, ...] = ()
+    """Those by which it names the global transactions of its branches."""
 
 
 class Tables:

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from model.group_world import GroupWorld
 from twofold.bridge import State, batch, frontier, prepared
-from twofold_common import global_cut
+from twofold_common import gids, global_cut
 from twofold_common.global_cut import Frontier
 from twofold_common.global_loads import Decisions
 
@@ -90,6 +90,15 @@ def need_not_show_what_is_decided(own: Any, frontier: Any) -> None:
     own.least = own.least and 0
 
 
+def _believe_the_record(gid: str, recorded: str | None, patterns: Any) -> str | None:
+    return recorded
+
+
+def _keep_the_names(own: Any, frontier: Any) -> None:
+    own._gid_patterns = frontier.gid_patterns if frontier else ()
+    _follow(own, frontier)
+
+
 def _only_behind_commits(last: Any, asked: Any, named: Any, listed: Any) -> bool:
     return _is_needed(last, asked, (), listed)
 
@@ -128,5 +137,10 @@ MUTANTS = (
     GroupMutant(
         "what ends without a commit record is not noticed", frontier, "is_needed", _only_behind_commits, seed=1518
     ),
+    GroupMutant(
+        "a branch is named as its commit record names it", gids, "find_global_id", _believe_the_record, seed=14
+    ),
+    GroupMutant("members need not read gids alike", global_cut, "unlike_patterns", lambda _: {}, seed=31),
+    GroupMutant("a load compares names of other patterns", Decisions, "follow", _keep_the_names, seed=167),
     GroupMutant("what is listed is asked after the end", frontier, "ORDER", ("seen", "end_lsn", "listed")),
 )

@@ -4,7 +4,8 @@ frontiers, and the choice of the greatest global cut.
 A coordinator prepares the branches of global transactions in any order, and ends them in any order.
 Each source has a log that its connector reads at its own pace, a Kafka with commit records, and
 crashes: the worker of a crashed connector goes on as a zombie until its successor fences it. What
-is not confirmed comes again. Tables are loaded, and more join (`group_loads`). The mirror reads
+is not confirmed comes again. People change the patterns of gids; a connector has them when it is
+started again. Tables are loaded, and more join (`group_loads`). The mirror reads
 frontiers, then commit records, and may read less than there is.
 """
 
@@ -20,12 +21,15 @@ from model.group_loads import ChunkRead, CommitRecord, Tables
 from model.logs import LENGTH, Violation, check
 from twofold.bridge import State, actions, events, frontier, initial, step
 from twofold.bridge.events import NO_PREPARE
-from twofold_common import global_cut
+from twofold_common import gids, global_cut
+from twofold_common.gids import parser
 from twofold_common.global_cut import CommittedBranch, Frontier, Load, Member
 from twofold_common.global_loads import Loads
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
 POOL = 2
+PATTERNS = ((r"(?P<global>g\d+)/(?P<branch>\d+)",), (r"g(?P<global>\d+)/(?P<branch>\d+)",))
+"""Two ways to name the same global transactions."""
 
 
 class Entry(NamedTuple):
@@ -63,7 +67,7 @@ class Worker:
     """The queue of one connector, and its main producer's open transaction."""
 
     def __init__(self, source: Source, epoch: int) -> None:
-        self.source, self.epoch = source, epoch
+        self.source, self.epoch, self.patterns = source, epoch, source.world.patterns
         self.queue: deque[actions.Action | str | ChunkRead] = deque()
         """With rows that go to the main producer: the gid of their branch, if they are of one."""
         self.branches: list[str] = []
@@ -87,10 +91,11 @@ class Worker:
             case actions.AppendStaged(identity):
                 self.branches.append(identity.gid)
             case actions.WriteFrontier(sequence, _, seen, in_doubt):
-                doubts = {global_id(each.gid): (each.gid,) for each in in_doubt}
+                named = ((each.gid, parser(self.patterns)(each.gid).global_id or "") for each in in_doubt)
+                doubts = {name: (gid,) for gid, name in named}
                 numbers = {each.prefix: each.sequence for each in seen}
                 streams = {each.prefix: each.stream_id for each in seen}
-                self.frontier = Frontier(sequence, numbers, doubts, streams=streams)
+                self.frontier = Frontier(sequence, numbers, doubts, streams=streams, gid_patterns=self.patterns)
                 self.source.world.frontier_given_out(self)
             case actions.CommitMain(sequence, applied_lsn, _, rows):
                 branches, self.branches = tuple(self.branches), []
@@ -99,7 +104,7 @@ class Worker:
                     return None
                 check(applied_lsn >= kafka.applied_lsn, "progress moved back")
                 if rows:
-                    kafka.commits.append(CommitRecord(branches))
+                    kafka.commits.append(CommitRecord(branches, patterns=self.patterns))
                 check(sequence == len(kafka.commits), "the sequence is not dense")
                 kafka.applied_lsn = applied_lsn
                 if written is not None:
@@ -110,7 +115,7 @@ class Worker:
             case actions.CommitOpenPrepared(identity, _, sequence, applied_lsn):
                 if self.fenced:
                     return None
-                kafka.commits.append(CommitRecord((identity.gid,)))
+                kafka.commits.append(CommitRecord((identity.gid,), patterns=self.patterns))
                 check(sequence == len(kafka.commits), "the sequence is not dense")
                 kafka.applied_lsn = applied_lsn
                 return events.PreparedCommitted(identity, applied_lsn)
@@ -341,6 +346,11 @@ class GroupWorld:
         self._step_random = random.Random(f"{seed} steps")
         """Of its own, so that most histories are the same with steps and without."""
         self._takes_steps = False
+        self._has_new_patterns = seed % 4 == 3
+        """Patterns change. It costs restarts, which other rare histories have no room for."""
+        self._pattern_random = random.Random(f"{seed} patterns")
+        self.patterns = PATTERNS[0]
+        """Those of every configuration file, since people changed them last."""
         self.sources: list[Source] = []
         self.sources += (self.make_source(f"s{n}") for n in range(self.random.choice([2, 2, 3, 4])))
         self.branches: dict[str, list[tuple[Source, str]]] = {}
@@ -372,6 +382,7 @@ class GroupWorld:
         self.finish()
 
     def any_step(self) -> None:
+        self._maybe_change_patterns()
         rnd, at = self.random, self.random.random()
         source = rnd.choice(self.sources)
         if at < self._pace:
@@ -403,12 +414,16 @@ class GroupWorld:
         self._drain(source)
         source.load()
         if self.random.random() < 0.7:
-            for _ in range(len(frontier.ORDER) + 1):
-                source.ask()
-            self._drain(source)
+            self._write_frontier(source)
+
+    def _write_frontier(self, source: Source) -> None:
+        for _ in range(len(frontier.ORDER) + 1):
+            source.ask()
+        self._drain(source)
 
     def finish(self) -> None:
         """End every global transaction; then all is shown, by the frontiers that are needed."""
+        self._stop_those_with_old_patterns()
         for g in list(self._phases):
             while g in self._phases:
                 self._advance(g)
@@ -423,15 +438,35 @@ class GroupWorld:
                     self._drain(source)
             for source in self.sources:
                 if source.needs_frontier() or source.answers:
-                    for _ in range(len(frontier.ORDER) + 1):
-                        source.ask()
-                    self._drain(source)
+                    self._write_frontier(source)
         self._look(partly=False)
         self._check_all_shown()
 
     def _check_all_shown(self) -> None:
         for source in self.sources:
             check(self._cut[source.name] == len(source.kafka.commits), "held back, and nothing is in doubt")
+
+    def _stop_those_with_old_patterns(self) -> None:
+        for source in self.sources:
+            if source.state is not None and source.worker.patterns != self.patterns:
+                source.crash(0)
+
+    def _maybe_change_patterns(self) -> None:
+        """Change them now and then, mostly while a load waits. Start some of the connectors again,
+        or all, which then bring what there is.
+        """
+        rnd = self._pattern_random
+        if not self._has_new_patterns or rnd.random() > (0.05 if self._loads.find_reasons() else 0.005):
+            return
+        restarted = rnd.choice([0.3, 1.0])
+        self.patterns = PATTERNS[self.patterns == PATTERNS[0]]
+        for source in self.sources:
+            if source.state is not None and rnd.random() < restarted:
+                source.crash(0)
+            if source.state is None and restarted == 1:
+                source.recover(source.confirmed)
+                self._drain(source)
+                self._write_frontier(source)
 
     def _drain(self, source: Source) -> None:
         if source.state is None:
@@ -590,7 +625,13 @@ def make_member(source: Source, cut: int, known: int, seen: Frontier | None) -> 
     if seen is not None:
         seen = seen.keep_streams({each.name: each.kafka.stream_id for each in source.world.sources})
     new = [(n, source.kafka.commits[n - 1]) for n in range(cut + 1, known + 1)]
-    branches = (CommittedBranch(n, global_id(gid)) for n, each in new for gid in each.gids)
+    patterns = seen.gid_patterns if seen else ()
+    named = (
+        (n, gids.find_global_id(gid, parser(each.patterns)(gid).global_id, patterns))
+        for n, each in new
+        for gid in each.gids
+    )
+    branches = (CommittedBranch(n, name) for n, name in named if name is not None)
     return Member(cut, known, tuple(branches), seen, tuple(n for n, each in new if each.load))
 
 

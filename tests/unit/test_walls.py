@@ -26,11 +26,11 @@ class Walls:
 CONNECTOR: Mapping[str, Walls] = {
     "source": Walls({"conninfo", "descriptions", "errors"}, {"psycopg", "twofold_avro", "twofold_common"}),
     "stream": Walls(
-        {"bridge", "descriptions", "errors", "gids", "kafka", "lives", "outbox", "source", "spool", "tables"},
+        {"bridge", "descriptions", "errors", "kafka", "lives", "outbox", "source", "spool", "tables"},
         {"twofold_avro", "twofold_common"},
     ),
     "tables": Walls(
-        {"config", "descriptions", "errors", "gids", "kafka", "lives", "loads", "outbox", "source", "thread_owner"},
+        {"config", "descriptions", "errors", "kafka", "lives", "loads", "outbox", "source", "thread_owner"},
         {"twofold_avro", "twofold_common"},
     ),
     "outbox": Walls({"config", "errors", "kafka", "source"}, {"twofold_avro", "twofold_common"}),
@@ -52,7 +52,6 @@ CONNECTOR: Mapping[str, Walls] = {
             "descriptions",
             "errors",
             "failpoints",
-            "gids",
             "group",
             "inspect",
             "kafka",
@@ -66,11 +65,11 @@ CONNECTOR: Mapping[str, Walls] = {
         {"twofold_avro", "twofold_common"},
     ),
     "inspect": Walls(
-        {"config", "descriptions", "errors", "gids", "group", "kafka", "lives", "source"},
+        {"config", "descriptions", "errors", "group", "kafka", "lives", "source"},
         {"fastavro", "twofold_avro", "twofold_common"},
     ),
     "watch": Walls(
-        {"bridge", "config", "errors", "gids", "inspect", "kafka", "row_path", "run", "source"},
+        {"bridge", "config", "errors", "inspect", "kafka", "row_path", "run", "source"},
         {
             "confluent_kafka",
             "prometheus_client",
@@ -80,7 +79,7 @@ CONNECTOR: Mapping[str, Walls] = {
         },
     ),
     "doctor": Walls(
-        {"config", "errors", "gids", "group", "inspect", "kafka", "outbox", "row_path", "run", "source", "tables"},
+        {"config", "errors", "group", "inspect", "kafka", "outbox", "row_path", "run", "source", "tables"},
         {"confluent_kafka", "psycopg", "twofold_avro", "twofold_common"},
     ),
     "stack": Walls({"errors"}, {"confluent_kafka", "psycopg", "twofold_common"}),
@@ -93,7 +92,6 @@ CONNECTOR: Mapping[str, Walls] = {
             "demo",
             "doctor",
             "errors",
-            "gids",
             "inspect",
             "kafka",
             "row_path",
@@ -109,7 +107,6 @@ CONNECTOR: Mapping[str, Walls] = {
     "conninfo": Walls(set(), {"twofold_common"}),
     "errors": Walls(set(), {"twofold_common"}),
     "failpoints": Walls({"errors"}),
-    "gids": Walls(),
     "spool": Walls({"errors"}),
     "thread_owner": Walls(),
     "row_path": Walls(set(), {"twofold_avro"}),
@@ -138,6 +135,7 @@ AVRO: Mapping[str, Walls] = {
 }
 
 COMMON: Mapping[str, Walls] = {
+    "gids": Walls(),
     "positions": Walls(),
     "global_cut": Walls(),
     "global_waits": Walls({"global_cut"}),

@@ -14,7 +14,7 @@ import click
 from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.errors import UsageError
-from twofold.gids import describe
+from twofold_common.gids import describe
 from twofold_common.printable import counted
 
 if TYPE_CHECKING:

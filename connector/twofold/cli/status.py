@@ -16,7 +16,7 @@ import click
 from twofold.cli.terminal import say
 from twofold.config import load
 from twofold.errors import TwofoldError
-from twofold.gids import describe
+from twofold_common.gids import describe
 from twofold_common.positions import Lsn, format_lsn
 from twofold_common.printable import counted, printable
 

@@ -10,7 +10,6 @@ from twofold.doctor.finding import Finder, Finding, Severity, start_over
 from twofold.doctor.settings import Source
 from twofold.doctor.tables import published
 from twofold.errors import SetupError, TwofoldError, Unreachable
-from twofold.gids import describe
 from twofold.inspect.in_doubt import from_postgres
 from twofold.inspect.status_report import lacking_tables, read_progress, stale_tables
 from twofold.run.source_settings import source_use, wanted_publication
@@ -28,6 +27,7 @@ from twofold.source.readiness import (
     version_advice,
 )
 from twofold.source.service import MAY_REPLICATE, ask
+from twofold_common.gids import describe
 from twofold_common.table_names import sql_identifier
 
 _SETTINGS = "SELECT name, setting FROM pg_catalog.pg_settings WHERE name = ANY (%s)"

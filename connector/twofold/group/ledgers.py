@@ -21,7 +21,8 @@ from twofold.kafka.decoding import Decoder, RecordPlace, place_of
 from twofold.kafka.schema_registry import Registry
 from twofold.kafka.topic_reader import PartitionId, TopicReader
 from twofold_avro.names import TopicNames
-from twofold_avro.records import Commit, Prepared
+from twofold_avro.records import Commit, Prepared, PreparedOutcome
+from twofold_common.gids import find_global_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,10 @@ class Branches:
 class Ledgers:
     """A reader of the connectors' ledgers. It reads once and writes nothing."""
 
-    def __init__(self, settings: KafkaSettings, registry: Registry, prefixes: Collection[str]) -> None:
+    def __init__(
+        self, settings: KafkaSettings, registry: Registry, prefixes: Collection[str], gid_patterns: tuple[str, ...]
+    ) -> None:
+        self._gid_patterns = gid_patterns
         self._reader = TopicReader(settings)
         self._members = [TopicNames(prefix) for prefix in sorted({*prefixes})]
         self._prefix_of = {topic: each.prefix for each in self._members for topic in (each.prepared, each.commits)}
@@ -113,21 +117,24 @@ class Ledgers:
         try:
             if topic not in self._commits:
                 entry = self._decoder.decode(Prepared, value, place)
-                name = prefix, entry.gid, entry.global_id or ""
-                return [Branch(*name, entry.state, entry.sequence, None, entry.prepare_lsn, noted_at)]
+                name = self._name(entry)
+                return [Branch(prefix, *name, entry.state, entry.sequence, None, entry.prepare_lsn, noted_at)]
             record = self._decoder.decode(Commit, value, place)
         except (SetupError, UnreadableRecord) as error:  # its connector may have a registry of its own
             unread[topic] = error.what if isinstance(error, UnreadableRecord) else str(error)
             return []
         return [
             Branch(
-                *(prefix, each.gid, each.global_id or "", "committed"),
+                *(prefix, *self._name(each), "committed"),
                 record.sequence,
                 each.committed_at / 1e6,
                 each.prepare_lsn,
             )
             for each in record.prepared
         ]
+
+    def _name(self, branch: Prepared | PreparedOutcome) -> tuple[str, str]:
+        return branch.gid, find_global_id(branch.gid, branch.global_id, self._gid_patterns) or ""
 
     def _last_sequences(
         self, prefixes: Iterable[str], last_of: Mapping[str, tuple[bytes, RecordPlace]]

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from twofold.config import Config
-from twofold.gids import describe, parser
 from twofold.group.ledgers import Branch, Ledgers
 from twofold.kafka.kafka_settings import kafka_settings, open_registry
 from twofold.kafka.progress import RecoveredState
 from twofold.source import identity
+from twofold_common.gids import describe, parser
 from twofold_common.printable import counted, sql_literal
 
 CLOCKS_APART_S = 600.0
@@ -185,7 +185,7 @@ def add_branches(config: Config, found: tuple[InDoubt, ...]) -> tuple[tuple[InDo
         return found, ()
     since_ms = int((time.time() - max(each.age_s for each in branches_here) - CLOCKS_APART_S) * 1000)
     believed = config.group.members or (config.prefix,)
-    ledgers = Ledgers(kafka_settings(config), open_registry(config), believed)
+    ledgers = Ledgers(kafka_settings(config), open_registry(config), believed, config.prepared.gid_patterns)
     branches = ledgers.branches({each.global_id for each in branches_here if each.global_id}, since_ms)
     completed = []
     for each in found:

@@ -14,7 +14,6 @@ from itertools import filterfalse
 
 from twofold.bridge import Policy, State, initial
 from twofold.config import Config
-from twofold.gids import parser
 from twofold.group.frontier_asks import FrontierAsks
 from twofold.group.member_commits import MemberCommits
 from twofold.kafka.backfill_commands import BackfillCommands
@@ -44,6 +43,7 @@ from twofold.stream.collector import Collector
 from twofold.stream.stream_order import Outcome, PublishedStream, StreamOrder
 from twofold.tables.tables import Tables
 from twofold_avro.records import Progress
+from twofold_common.gids import parser
 from twofold_common.positions import Lsn, PreparedIdentity, format_lsn
 
 _log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from twofold.gids import describe
 from twofold.inspect.in_doubt import InDoubt
 from twofold.stream.source_transaction import SourceTransaction
+from twofold_common.gids import describe
 from twofold_common.positions import Lsn, PreparedIdentity
 
 _log = logging.getLogger(__name__)

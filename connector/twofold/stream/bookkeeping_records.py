@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from twofold.bridge.actions import LedgerState, WriteFrontier
-from twofold.gids import parser
 from twofold.source.identity import ServerIdentity
 from twofold.stream.source_transaction import SourceTransaction
 from twofold.stream.stream_order import Outcome
 from twofold_avro.records import BranchInDoubt, Frontier, Prepared, PreparedOutcome, Progress, Seen
+from twofold_common.gids import parser
 from twofold_common.positions import Lsn, PreparedIdentity
 
 ENDED_KEPT = 10_000

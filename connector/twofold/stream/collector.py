@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from twofold import gids
 from twofold.bridge.events import (
     CommitPreparedRead,
     MessageRead,
@@ -38,6 +37,7 @@ from twofold.stream.streamed import Streams
 from twofold.tables.ddl_descriptions import NO_DDL
 from twofold.tables.table_version import TransactionInfo
 from twofold.tables.tables import Tables
+from twofold_common import gids
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity, format_lsn
 
 _ROWS = frozenset(b"IUD")

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from twofold import __version__
 from twofold.errors import Refused
-from twofold.gids import OPAQUE, ParsedGid
 from twofold.kafka.row_batch import PROVISIONAL_KEY_ID, VOID, Record, RowBatch
 from twofold.outbox.outbox import OutboxTable
 from twofold_avro.shapes import TableShape
 from twofold_avro.transcode import RowPlan, ServerConstants, TransactionHeader
+from twofold_common.gids import OPAQUE, ParsedGid
 from twofold_common.positions import Lsn
 from twofold_common.table_names import reload_command, table_argument
 

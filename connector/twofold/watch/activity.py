@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 
 from twofold.bridge import Event, State, actions, events
 from twofold.errors import Refused, TwofoldError
-from twofold.gids import describe
 from twofold.run.observer import BackfillProgress, Observer
 from twofold.watch.activity_view import LATENCY_BOUNDS_S, ActivityView, Kind, Outage, Phase, Positions, Totals
 from twofold.watch.in_doubt_log import InDoubtLog, InDoubtSpan
 from twofold.watch.journal import Journal
 from twofold.watch.table_counts import TableCount, TableCounts
 from twofold_avro.records import Commit, Pin
+from twofold_common.gids import describe
 from twofold_common.printable import counted
 
 

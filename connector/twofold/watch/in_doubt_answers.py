@@ -17,11 +17,11 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from twofold.errors import TwofoldError
-from twofold.gids import Parse, describe, parse
 from twofold.inspect.in_doubt import NOT_KNOWN, InDoubt, count_held_back
 from twofold.watch.activity_view import ActivityView
 from twofold.watch.in_doubt_log import InDoubtSpan
 from twofold.watch.source_view import SourceView
+from twofold_common.gids import Parse, describe, parse
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 
 from twofold.config import Config
 from twofold.errors import TwofoldError
-from twofold.gids import parser
 from twofold.inspect.in_doubt import add_branches, read_in_doubt
 from twofold.inspect.status_report import read_progress
 from twofold.watch.activity import Activity
@@ -20,6 +19,7 @@ from twofold.watch.sampler import Sampler
 from twofold.watch.server import Health, StatusServer, StatusSources, judge_health
 from twofold.watch.snapshot import take_snapshot
 from twofold.watch.visibility import Visibility
+from twofold_common.gids import parser
 
 _log = logging.getLogger(__name__)
 

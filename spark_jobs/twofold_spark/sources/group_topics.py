@@ -154,7 +154,8 @@ def _select_commit(record: str, *, whole: bool) -> list[Column]:
         f.unix_micros(f"{record}.committed_at").alias("us"),
         f.size(f"{record}.ranges").alias("range_count"),
         f.expr(f"IF({record}.kind = 'backfill', {record}.ranges.topic, array())").alias("loaded_topics"),
-        f.expr(f"filter({record}.prepared.global_id, each -> each IS NOT NULL)").alias("global_ids"),
+        f.col(f"{record}.prepared.gid").alias("gids"),
+        f.col(f"{record}.prepared.global_id").alias("global_ids"),
     ]
 
 

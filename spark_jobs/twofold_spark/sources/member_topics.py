@@ -14,12 +14,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import NamedTuple
 
 from pyspark.sql import Row, SparkSession
 
 from twofold_avro.names import TopicNames
+from twofold_common.gids import find_global_id
 from twofold_common.global_cut import CommittedBranch, Frontier, Member
 from twofold_common.global_loads import ends_a_load
 from twofold_spark.errors import Refused
@@ -46,7 +47,10 @@ class MemberCommit(NamedTuple):
 
     identity: CommitIdentity
     offset: int
-    global_ids: tuple[str, ...]
+    recorded: tuple[tuple[str, str | None], ...]
+    """The gids of its prepared transactions, each with the global id that the record gives it."""
+    branches: tuple[CommittedBranch, ...]
+    """Those of global transactions, as the member's last frontier names them."""
     rows: int
     ranges: int
     ends_a_load: bool
@@ -77,6 +81,8 @@ class MemberTopics:
         """Ranges of those that are held as a whole."""
         self._frontier: Frontier | None = None
         self._frontier_offset = UNKNOWN
+        self._gid_patterns: tuple[str, ...] = ()
+        """Those of the frontier, by which the branches are named."""
 
     @property
     def behind(self) -> int:
@@ -124,6 +130,9 @@ class MemberTopics:
             in_doubt = ((each["global_id"], each["gid"]) for each in row["in_doubt"])
             self._frontier = Frontier.from_lists(row["sequence"], row["lsn"], seen, in_doubt, row["gid_patterns"])
             self._frontier_offset = row["offset"]
+        if self._frontier is not None and self._frontier.gid_patterns != self._gid_patterns:
+            self._gid_patterns = self._frontier.gid_patterns
+            self._pending = [each._replace(branches=self._name(each.sequence, each.recorded)) for each in self._pending]
 
     def take_commits(self, rows: Iterable[Row]) -> bool:
         """Take the commit records that are new; a missing one is refused.
@@ -166,7 +175,13 @@ class MemberTopics:
             record = to_commit_record(row)
             self._held += ranges
         ends = ends_a_load(row["kind"], row["loaded_topics"], row["backfilling"])
-        return MemberCommit(identity, row["offset"], tuple(row["global_ids"]), row["rows"], ranges, ends, record)
+        recorded = tuple(zip(row["gids"], row["global_ids"], strict=True))
+        branches = self._name(identity.sequence, recorded)
+        return MemberCommit(identity, row["offset"], recorded, branches, row["rows"], ranges, ends, record)
+
+    def _name(self, sequence: int, recorded: Iterable[tuple[str, str | None]]) -> tuple[CommittedBranch, ...]:
+        names = (find_global_id(*each, self._gid_patterns) for each in recorded)
+        return tuple(CommittedBranch(sequence, name) for name in names if name is not None)
 
     def find_records(self, sequence: int) -> list[CommitRecord] | None:
         """Return the commit records behind the cut up to this one, if all of them are held."""
@@ -183,9 +198,9 @@ class MemberTopics:
     def as_member(self, streams: Mapping[str, str]) -> Member:
         """Return what the choice of a cut needs; `streams`: which stream of each member is read."""
         frontier = self._frontier.keep_streams(streams) if self._frontier is not None else None
-        branches = (CommittedBranch(each.sequence, name) for each in self._pending for name in each.global_ids)
+        branches = tuple(chain.from_iterable(each.branches for each in self._pending))
         loads = tuple(each.sequence for each in self._pending if each.ends_a_load)
-        return Member(self.cut, self._last[0], tuple(branches), frontier, loads)
+        return Member(self.cut, self._last[0], branches, frontier, loads)
 
     def find_limit(self, rows: int, ranges: int) -> int:
         """Return the last commit record up to which there are at most so many rows and ranges, and
@@ -279,7 +294,7 @@ class SoleTopics(MemberTopics):
         if self._pending and self._held + len(record.ranges) > RANGES_PER_BATCH:
             return None
         self._held += len(record.ranges)
-        return MemberCommit(identity, row["offset"], (), record.rows, len(record.ranges), False, record)
+        return MemberCommit(identity, row["offset"], (), (), record.rows, len(record.ranges), False, record)
 
     def _refuse_gap(self, after: int, found: int) -> None:
         """Refuse nothing: no cut passes a gap unless the mirror has stopped every table."""

@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from confluent_kafka.cimpl import NewTopic
 
 from helpers.reading import ask_registry
-from twofold import gids
 from twofold_avro import names, records, schemas, wire
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+from twofold_common import gids
 
 Row = dict[str, Any]
 

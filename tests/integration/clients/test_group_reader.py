@@ -45,6 +45,38 @@ def global_ids(group: Group) -> list[tuple[str, ...]]:
     return [each for each, _, _ in read(group) if each]
 
 
+def test_patterns_that_change_while_a_branch_is_in_doubt_tear_nothing(connector: Maker) -> None:
+    """The east's commit record names the transfer as the former patterns do, the west's frontier as
+    the new ones do.
+    """
+    group = Group(connector, prepared={"gid_patterns": [r"(?P<global>t-\d+)-(?P<branch>\w+)"]})
+    for here in group.members.values():
+        here.start()
+        here.prepare(f"t-1-{here.prefix}", "INSERT INTO account VALUES (1, 1, 'transfer')")
+    group.east.sql(f"COMMIT PREPARED 't-1-{group.east.prefix}'")
+    group.east.sql("INSERT INTO account VALUES (100, 1, 'behind')")
+    group.east.caught_up()
+    for here in group.members.values():
+        here.runs[-1].stop()
+        here.configure({"prepared": {"gid_patterns": [r"t-(?P<global>\d+)-(?P<branch>\w+)"]}})
+        here.start()
+    wait_until(lambda: in_doubt(group.frontier(group.west)) == {"1"}, 90, "the west has it in doubt")
+    wait_until(lambda: knows_its_commits(group), 90, "the west speaks of what the east has committed")
+    assert read(group) == []
+
+    group.west.sql(f"COMMIT PREPARED 't-1-{group.west.prefix}'")
+    wait_until(lambda: global_ids(group) == [("1",)], 90, "the transfer comes")
+    (names, branches, _), *behind = read(group)
+    assert names == ("1",)
+    assert sorted(branches) == [(prefix, 1) for prefix in group.members]
+    assert [(group.east.prefix, 100)] in [each for _, each, _ in behind]
+
+
+def knows_its_commits(group: Group) -> bool:
+    last = group.frontier(group.west)
+    return last is not None and last["seen"][0]["sequence"] >= group.east.records("commits")[-1]["sequence"]
+
+
 @pytest.mark.core
 def test_a_global_transaction_comes_whole_or_not_at_all(connector: Maker) -> None:
     group = Group(connector)

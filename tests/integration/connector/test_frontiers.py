@@ -17,6 +17,7 @@ from fixtures.connector import Installation, Maker, wait_until
 from fixtures.stack import fresh_prefix
 from twofold.doctor import examine
 from twofold.group import frontier_asks
+from twofold_common.gids import find_global_id
 from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
 
 
@@ -63,18 +64,19 @@ class Group:
         frontiers = {name: self.frontier(here) for name, here in self.members.items()}
         for name, here in self.members.items():
             commits = here.records("commits")
+            last = frontiers[name]
+            patterns = tuple(last["gid_patterns"]) if last else ()
             branches = tuple(
-                CommittedBranch(commit["sequence"], each["global_id"])
+                CommittedBranch(commit["sequence"], found)
                 for commit in commits
                 for each in commit["prepared"]
-                if each["global_id"] is not None
+                if (found := find_global_id(each["gid"], each["global_id"], patterns)) is not None
             )
-            last = frontiers[name]
             read = None
             if last is not None:
                 seen = {each["prefix"]: each["sequence"] for each in last["seen"]}
                 doubts = {each: (each,) for each in in_doubt(last)}
-                read = Frontier(last["sequence"], seen, doubts, gid_patterns=tuple(last["gid_patterns"]))
+                read = Frontier(last["sequence"], seen, doubts, gid_patterns=patterns)
             yield name, Member(0, commits[-1]["sequence"] if commits else 0, branches, read)
 
     def shown(self) -> set[tuple[str, str]]:

@@ -61,7 +61,7 @@ def read_frontiers(ground: Ground) -> Any:
 
 def read_ledgers(ground: Ground) -> Any:
     """For people: what was not read is named, and the rest is shown."""
-    found = Ledgers(ground.settings, ground.registry, [ground.names.prefix]).branches([], 0)
+    found = Ledgers(ground.settings, ground.registry, [ground.names.prefix], ()).branches([], 0)
     for each in found.unread:
         raise Unreachable(each)
 

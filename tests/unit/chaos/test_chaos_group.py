@@ -23,7 +23,7 @@ from chaos.lanes import CALM_S, GROUP_KINDS, STORM_S
 from chaos.plan import VERSIONS, draw, draw_group
 from chaos.reading import Record
 from fixtures.connector import wait_until
-from twofold.gids import parser
+from twofold_common.gids import parser
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -4,6 +4,8 @@ on histories.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twofold_common.global_cut import CommittedBranch, Frontier, Member, greatest_cut
 from twofold_common.global_loads import Loads, ends_a_load
 
@@ -27,6 +29,18 @@ def test_a_load_is_shown_with_what_was_in_doubt_elsewhere() -> None:
     south = Member(0, 5, (), frontier(5, east=12), loads=(4,))
     assert chosen(loads, south=south, east=later) == {"south": 5, "east": 12}, "h came later"
     assert loads.find_reasons() == {}
+
+
+def test_other_patterns_of_gids_give_what_is_in_doubt_another_name() -> None:
+    loads = Loads()
+    south = Member(0, 5, (), frontier(5, east=9), loads=(4,))
+    chosen(loads, south=south, east=Member(0, 9, (), frontier(9, "t-1", south=5)))
+    south, east = (
+        replace(each, frontier=replace(now, gid_patterns=("t-(?P<global>.+)(?P<branch>)",)))
+        for each, now in ((south, frontier(5, east=9)), (Member(0, 9, (), None), frontier(9, "1", south=5)))
+    )
+    assert chosen(loads, south=south, east=east) == {"south": 3, "east": 9}
+    assert loads.find_reasons() == {("south", 4): ["what is in doubt in east: 1"]}
 
 
 def test_a_frontier_that_does_not_know_the_load_says_nothing_of_it() -> None:

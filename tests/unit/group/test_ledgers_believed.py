@@ -78,7 +78,7 @@ def test_other_prefixes_are_not_believed_and_garbage_is_named(monkeypatch: pytes
     }
     monkeypatch.setattr(ledgers, "TopicReader", lambda _: Reader(topics, "west.prepared"))
     believed = ["mine", "west", "east"]
-    found = ledgers.Ledgers(cast("Any", None), cast("Any", Registry()), believed).branches(["global"], 0)
+    found = ledgers.Ledgers(cast("Any", None), cast("Any", Registry()), believed, ()).branches(["global"], 0)
     assert {(each.prefix, each.gid, each.state) for each in found.found} == {("mine", "gid", "committed")}
     assert [each.partition(" cannot be read")[0] for each in found.unread] == [
         "mine.commits: the record in mine.commits [0] at offset 1",
@@ -110,5 +110,5 @@ def test_of_a_gid_that_is_used_again_the_last_prepare_counts(
         "west.commits": [record.to_bytes(IDS[Commit]) for record in commits],
     }
     monkeypatch.setattr(ledgers, "TopicReader", lambda _: Reader(topics, ""))
-    found = ledgers.Ledgers(cast("Any", None), cast("Any", Registry()), ["west"]).branches(["global"], 0).found
+    found = ledgers.Ledgers(cast("Any", None), cast("Any", Registry()), ["west"], ()).branches(["global"], 0).found
     assert [(each.gid, each.state) for each in found] == [("again", state)]

@@ -53,7 +53,8 @@ def test_an_outcome_that_is_older_than_the_prepare_is_of_an_earlier_use_of_the_g
     monkeypatch.setattr(in_doubt, "open_registry", lambda _: None)
     found_by = SimpleNamespace(branches=lambda *_: Branches((west,), (), {}))
     monkeypatch.setattr(in_doubt, "Ledgers", lambda *_: found_by)
-    config = cast("Any", SimpleNamespace(prefix="east", group=SimpleNamespace(members=("east", "west"))))
+    parts = {"group": SimpleNamespace(members=("east", "west")), "prepared": SimpleNamespace(gid_patterns=())}
+    config = cast("Any", SimpleNamespace(prefix="east", **parts))
     mine = InDoubt(xid=7, gid="a", age_s=60, global_id="g", branch="b")
     ((each,), _) = in_doubt.add_branches(config, (mine,))
     assert (each.statements, len(each.held_back)) == (offered, waits)

@@ -14,6 +14,7 @@ import pytest
 
 from twofold_avro.records import Commit, PreparedOutcome
 from twofold_common.errors import UsageError
+from twofold_common.gids import parser
 from twofold_common.global_cut import Frontier
 from twofold_reader import group_reader
 from twofold_reader.changes import Change, Op
@@ -65,9 +66,9 @@ class RandomGroup:
 
     def frontier(self, prefix: str) -> Frontier:
         seen = {each: len(self.records[each]) for each in self.prefixes if each != prefix}
-        doubts = {name: (name,) for name in self.in_doubt[prefix]}
-        streams = dict.fromkeys(seen, "stream")
         patterns = self.gid_patterns.get(prefix, ())
+        doubts = {parser(patterns)(gid).global_id or gid: (gid,) for gid in self.in_doubt[prefix]}
+        streams = dict.fromkeys(seen, "stream")
         return Frontier(len(self.records[prefix]), seen, doubts, streams=streams, gid_patterns=patterns)
 
 
@@ -208,6 +209,21 @@ def test_what_is_in_doubt_somewhere_does_not_come(seed: int, read: Any) -> None:
     check(group, found)
     hidden = {name for names in group.in_doubt.values() for name in names}
     assert not hidden & {name for names, _, _ in found for name in names}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_what_is_in_doubt_does_not_come_though_its_commit_records_have_a_name_by_other_patterns(
+    seed: int, read: Any
+) -> None:
+    group = RandomGroup(seed, doubtful="g0")
+    group.gid_patterns = dict.fromkeys(group.prefixes, ("(?P<branch>g)(?P<global>[0-9]+)",))
+    found = read(group)
+    names = {name for names, _, _ in found for name in names}
+    assert names <= {"1", "2", "3", "4", "5", "6", "7"} | (
+        {"0"} - {name[1:] for each in group.in_doubt.values() for name in each}
+    )
+    group.gid_patterns = {}
+    assert [branches for _, branches, _ in read(group)] == [branches for _, branches, _ in found]
 
 
 @pytest.mark.parametrize("seed", range(50))

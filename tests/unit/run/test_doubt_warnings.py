@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from helpers.source.prepared import prepared_transaction
-from twofold.gids import ParsedGid
 from twofold.kafka.row_batch import RowBatch
 from twofold.run.doubt_warnings import InDoubtWarnings
 from twofold.spool import Spool
 from twofold.stream.source_transaction import SourceTransaction
+from twofold_common.gids import ParsedGid
 from twofold_common.positions import Lsn, PreparedIdentity
 
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, cast
 
 import pytest
 
-from twofold_common.global_cut import Frontier
+from twofold_common.global_cut import CommittedBranch, Frontier
 from twofold_spark.errors import Refused
 from twofold_spark.sources.commit_records import CommitIdentity
 from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
 from twofold_spark.sources.member_topics import MemberTopics
 
 
+def make_topics() -> MemberTopics:
+    return MemberTopics(KafkaAdmin(cast("Any", None), Kafka("nowhere")), "west")
+
+
+def frontier_row(*seen: tuple[str, int, str], sequence: int = 7, gid_patterns: Sequence[str] = ()) -> Any:
+    return {
+        "sequence": sequence,
+        "lsn": 100,
+        "offset": 3,
+        "in_doubt": [],
+        "gid_patterns": gid_patterns,
+        "seen": [{"prefix": p, "sequence": n, "stream_id": s} for p, n, s in seen],
+    }
+
+
 def take_frontier(*seen: tuple[str, int, str]) -> MemberTopics:
-    topics = MemberTopics(KafkaAdmin(cast("Any", None), Kafka("nowhere")), "west")
-    rows: Any = [
-        {
-            "sequence": 7,
-            "lsn": 100,
-            "offset": 3,
-            "in_doubt": [],
-            "gid_patterns": [],
-            "seen": [{"prefix": p, "sequence": n, "stream_id": s} for p, n, s in seen],
-        }
-    ]
-    topics.take_frontiers(rows)
+    topics = make_topics()
+    topics.take_frontiers([frontier_row(*seen)])
     return topics
 
 
@@ -52,3 +58,28 @@ def test_a_number_counts_for_its_own_stream_alone() -> None:
     assert seen(topics, east="former", north="north's") == {"east": 500, "north": 4}
     assert seen(topics, east="new", north="north's") == {"north": 4}
     assert seen(topics, north="north's") == {"north": 4}, "nothing was read of the east"
+
+
+def test_branches_have_the_names_that_the_last_frontier_gives_them() -> None:
+    """Behind other patterns of gids a commit record has names by which nothing is in doubt."""
+    topics = make_topics()
+    commit: Any = {
+        **dict.fromkeys(("sequence", "applied_lsn", "us"), 1),
+        "offset": 0,
+        "stream_id": "s",
+        "kind": "batch",
+        "backfilling": [],
+        "loaded_topics": [],
+        "rows": 3,
+        "range_count": 1,
+        "gids": ["t-1", "u-1", "1_YQ==_Yg=="],
+        "global_ids": ["t-1", None, "1:a"],
+    }
+    topics.take_commits([commit])
+    assert [name for _, name in topics.as_member({}).branches] == ["t-1", "1:a"]
+    topics.take_frontiers([frontier_row(sequence=1, gid_patterns=[r"(?P<branch>\w)-(?P<global>\d)"])])
+    topics.take_commits([commit, commit | dict.fromkeys(("sequence", "applied_lsn", "us", "offset"), 2)])
+    assert topics.as_member({}).branches == (
+        *(CommittedBranch(1, name) for name in ("1", "1", "1:a")),
+        *(CommittedBranch(2, name) for name in ("1", "1", "1:a")),
+    )

@@ -12,11 +12,11 @@ import pytest
 
 from twofold.bridge import events, initial, step
 from twofold.errors import Unreachable
-from twofold.gids import Parse, parse, parser
 from twofold.group.ledgers import Branch
 from twofold.inspect.in_doubt import HeldBack, InDoubt
 from twofold.watch.activity import Activity
 from twofold.watch.in_doubt_answers import ASKED_AGAIN_S, KNOWN_FOR_S, InDoubtAnswers
+from twofold_common.gids import Parse, parse, parser
 from twofold_common.positions import Lsn, PreparedIdentity
 
 XA = "1234_Z3RyaWQ=_YnF1YWw="

@@ -97,6 +97,15 @@ def parser(patterns: tuple[str, ...]) -> Parse:
     return parse_own
 
 
+def find_global_id(gid: str, recorded: str | None, patterns: tuple[str, ...]) -> str | None:
+    """Return the global transaction of a branch in a record, as these patterns read its gid.
+
+    The record has the name that the patterns of its time gave; who compares it with what is in
+    doubt needs the name of today. A gid that these patterns do not read keeps the record's.
+    """
+    return parser(patterns)(gid).global_id or recorded
+
+
 def _base64(text: str) -> str | None:
     """Return the decoded bytes as text, else in PostgreSQL's form of bytes, \\x00ff; None if not
     base64.

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from psycopg._tpc import Xid
 
-from twofold.gids import ParsedGid, describe, parse, parser
+from twofold_common.gids import ParsedGid, describe, parse, parser
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 ATOMIKOS, BITRONIX = 0x41544F4D, 0x42746E78
