@@ -138,7 +138,7 @@ MUTANTS = (
         "what ends without a commit record is not noticed", frontier, "is_needed", _only_behind_commits, seed=1518
     ),
     GroupMutant(
-        "a branch is named as its commit record names it", gids, "find_global_id", _believe_the_record, seed=14
+        "a branch is named as its commit record names it", gids, "find_global_id", _believe_the_record, seed=55
     ),
     GroupMutant("members need not read gids alike", global_cut, "unlike_patterns", lambda _: {}, seed=31),
     GroupMutant("a load compares names of other patterns", Decisions, "follow", _keep_the_names, seed=167),
