@@ -164,7 +164,9 @@ def write_configuration(
     for part in {**parts, **more}:
         values = {**parts.get(part, {}), **more.get(part, {})}
         lines += [f"[{part}]", *(f"{name} = {_toml(value)}" for name, value in values.items())]
-    file.write_text("\n".join(lines) + "\n")
+    written = file.with_suffix(".new")
+    written.write_text("\n".join(lines) + "\n")
+    written.replace(file)  # a connector may start meanwhile
 
 
 def _toml(value: Any) -> str:

@@ -143,6 +143,12 @@ class Plan:
         while True:
             yield rng.uniform(15, 40), rng.randrange(60), rng.choice(["account", "part"])
 
+    def pattern_changes(self) -> Iterator[float]:
+        """How long after the one before, the first after the start."""
+        rng = random.Random(f"{self.seed} pattern changes")
+        while True:
+            yield rng.uniform(25, 60)
+
 
 def draw(seed: int, kinds: Collection[str], pace: float = 1.0) -> Plan:
     """Rounds with a standby to promote take a server whose slots survive it."""

@@ -233,8 +233,19 @@ def _in_doubt(source: Source) -> Iterator[Finding]:
 
 
 def _failover(source: Source) -> Iterator[Finding]:
-    wanted, version = source.config.source.failover, source.number("server_version_num")
-    if wanted and version < 170_000:
+    slot, version = source.slot, source.number("server_version_num")
+    if not source.config.source.failover:
+        return
+    if slot is not None and slot.failover is False:
+        alter = f"ALTER_REPLICATION_SLOT {slot.name} (FAILOVER true)"
+        yield _finding.should(
+            "slot_failover",
+            f"source.failover is on, and slot {slot.name} is no failover slot",
+            "a standby that is promoted does not have it, and the connector starts over there: init makes a slot with the setting of its day",
+            f"psql 'dbname={slot.database} replication=database' -c '{alter}'",
+            "-- as the connector's role, while no connector runs",
+        )
+    if version < 170_000:
         yield _finding.must(
             "failover",
             f"source.failover is on, and PostgreSQL {version // 10_000} has no failover slots",

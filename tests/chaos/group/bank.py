@@ -23,13 +23,13 @@ CREATE TABLE part (
   transfer text, branch int, branches int NOT NULL, amount bigint NOT NULL, PRIMARY KEY (transfer, branch)
 );
 """
-OWN_GIDS: Final = "pay-(?P<global>[0-9]+)-(?P<branch>[0-9]+)"
-"""For `prepared.gid_patterns`."""
+OWN_GIDS: Final = "pay-(?P<global>[0-9]+)-(?P<branch>[0-9]+)", "(?P<global>pay-[0-9]+)-(?P<branch>[0-9]+)"
+"""For `prepared.gid_patterns`, one or the other."""
 FORMS: Final = ("xa", "pgdog", "own")
 _GIDS: Final = (
     re.compile(r"1_(?P<coded>[A-Za-z0-9+/=]+)_[A-Za-z0-9+/=]+"),
     re.compile(r"__pgdog_2pc_(?P<name>\d+)_\d+"),
-    re.compile(OWN_GIDS.replace("global", "name")),
+    re.compile(OWN_GIDS[0].replace("global", "name")),
 )
 
 

@@ -4,7 +4,7 @@ all is healed and settles, and every global cut is checked.
 The coordinator comes first. So members, and a table of the first one, join while branches are in
 doubt across them. Two members found the group. One of them is made again, with other topics under
 the same names, and the mirror begins in a new place. The others join it. Under the faults tables
-are reloaded all the time.
+are reloaded all the time, and the patterns of gids change.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,6 +103,7 @@ class Source:
         self.database = database
         self.settings = settings
         self.file = folder / "twofold.toml"
+        self.own_gids = bank.OWN_GIDS[0]
         self._environment = environment
         self.connector = Keeper(
             f"connector {prefix}", twofold_command(self.file, "run"), folder / "connector.log", environment
@@ -112,7 +115,7 @@ class Source:
             "source": {"tables": [f"public.{tables}"]},
             "kafka": {"replication": 1, "min_insync_replicas": 1},
             "group": {"name": "bank", "members": members},
-            "prepared": {"gid_patterns": [bank.OWN_GIDS]},
+            "prepared": {"gid_patterns": [self.own_gids]},
         }
         spool = self.file.with_name("spool")
         write_configuration(self.file, self.prefix, spool, self.database.fronted_dsn, servers, self.settings, **more)
@@ -305,7 +308,8 @@ class GroupTrial:
             )
             for lane in GROUP_LANES
         ]
-        lanes.append(threading.Thread(target=self._reload, args=(sources, over), daemon=True))
+        persons = self._reload, self._change_patterns
+        lanes += [threading.Thread(target=person, args=(sources, over), daemon=True) for person in persons]
         for thread in lanes:
             thread.start()
         over.wait(self.seconds)
@@ -324,6 +328,17 @@ class GroupTrial:
             source = sources[number % len(sources)]
             source.reload(table)
             self.say(f"asked to reload {table} of {source.prefix}")
+
+    def _change_patterns(self, sources: list[Source], over: threading.Event) -> None:
+        """A person has the same gids read by another pattern, and restarts every connector."""
+        for gap, own_gids in zip(self.plan.pattern_changes(), cycle(reversed(bank.OWN_GIDS)), strict=False):
+            if over.wait(gap):
+                return
+            for source in sources:
+                source.own_gids = own_gids
+                source.configure(self.servers, self.members)
+                source.connector.send(signal.SIGTERM)
+            self.say(f"gids are read by {own_gids}")
 
     def _settle(self, sources: list[Source]) -> None:
         """The coordinator recovers for the last time; what the databases hold then is final."""

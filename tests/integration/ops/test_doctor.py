@@ -500,6 +500,20 @@ def test_failover_where_there_are_no_failover_slots_or_no_standby_is_named(groun
         ground.bank.configure({"source": {"failover": False}})
 
 
+def test_a_slot_that_was_made_before_failover_was_wanted_is_named(
+    connector: Maker, own_postgres: Callable[..., PostgresServer], kafka: Any
+) -> None:
+    ground = Ground(connector(conninfo=own_postgres(version="17").dsn()), kafka.bootstrap)
+    bank = ground.bank
+    bank.configure({"source": {"failover": True}})
+    remedy = next(each.remedy for each in ground.look() if each.check == "slot_failover")
+    _, _, _, statement = shlex.split(remedy[0])
+    with psycopg.connect(f"{bank.conninfo} replication=database", autocommit=True) as session:
+        session.execute(statement.encode())
+    assert bank.slot("failover") is True
+    assert "slot_failover" not in {each.check for each in ground.look()}
+
+
 def test_before_init_it_names_init(connector: Maker) -> None:
     bank = connector(init=False, source={"tables": ["public.account"]})
     bank.sql("CREATE TABLE account (id int PRIMARY KEY)")
