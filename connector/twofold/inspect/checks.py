@@ -65,10 +65,13 @@ def slot_gone(slot: str, prefix: str, applied_lsn: Lsn) -> Refused:
 
 
 def check_source(progress: Progress, slot: SlotState, server: ServerIdentity, prefix: str) -> None:
-    """Refuse topics that belong to another source."""
+    """Refuse topics that belong to another source.
+
+    A slot stays in its database, which may be renamed.
+    """
     was = (progress.system_identifier, progress.database, progress.slot)
     now = (server.system_identifier, server.database, slot.name)
-    if was != now:
+    if (was[0], was[2], slot.database) != (now[0], now[2], server.database):
         raise Refused(
             f"the topics {prefix}.* belong to another source: system {was[0]}, database {was[1]}, slot {was[2]}; this one is system {now[0]}, database {now[1]}, slot {now[2]}",
             at_stake="two sources would share one set of topics: positions, keys and order would mean nothing",

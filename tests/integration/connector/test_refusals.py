@@ -20,6 +20,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
     ResourceType,
 )
+from psycopg.conninfo import conninfo_to_dict
 
 from fixtures.backfill import ask_to_load
 from fixtures.connector import Installation, Maker, wait_until
@@ -157,6 +158,26 @@ def test_a_minor_upgrade_is_no_other_wal(connector: Maker, own_postgres: Callabl
             here.caught_up()
     finally:
         upgraded.stop()
+
+
+def test_a_renamed_database_is_no_other_source(connector: Maker, own_postgres: Callable[..., PostgresServer]) -> None:
+    """Its slot goes with it."""
+    server = own_postgres()
+    here, other = connector(conninfo=server.dsn()), server.dsn("other")
+    with here.carrying():
+        here.sql(INSERT.format(1), "CREATE DATABASE other")
+        here.caught_up()
+    here.sql(INSERT.format(2))
+    name = conninfo_to_dict(here.conninfo)["dbname"]
+    with psycopg.connect(other, autocommit=True) as session:
+        session.execute(f'ALTER DATABASE "{name}" RENAME TO renamed'.encode())
+    here.conninfo = server.dsn("renamed")
+    here.configure({"source": {"dsn": here.conninfo}})
+    with here.carrying():
+        here.sql(INSERT.format(3))
+        here.check()
+    here.configure({"source": {"dsn": other}})
+    refuses(here, "belongs to database renamed", kind=UsageError)
 
 
 @pytest.mark.core

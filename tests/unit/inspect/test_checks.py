@@ -69,6 +69,7 @@ def having(progress: Progress | None = PROGRESS, last_commit: Commit | None = CO
         Story(),
         Story(slot=replace(SLOT, confirmed_flush=Lsn(900))),  # held back by a prepared transaction
         Story(server=replace(SERVER, xlogpos=Lsn(1000))),
+        Story(server=replace(SERVER, database="renamed"), slot=replace(SLOT, database="renamed")),
         Story(server=replace(SERVER, xlogpos=Lsn(999), is_standby=True)),  # it replays again
         having(last_commit=None),  # retention has taken it
         having(last_commit=replace(COMMIT, applied_lsn=990)),  # a progress-only transaction came after it
@@ -90,6 +91,7 @@ def promoted_without(ends_at: int) -> Story:
         (Story(slot=replace(SLOT, confirmed_flush=Lsn(1001))), "has been confirmed up to 0/3E9"),
         (Story(server=replace(SERVER, system_identifier="75")), "belong to another source"),
         (Story(server=replace(SERVER, database="shop")), "belong to another source"),
+        (Story(slot=replace(SLOT, database="shop")), "belong to another source"),
         (Story(slot=replace(SLOT, name="t")), "belong to another source"),
         (promoted_without(999), "left it at 0/3E7"),
         (Story(server=replace(SERVER, timeline=1), history=()), "is not among its ancestors"),
