@@ -175,10 +175,7 @@ class GroupReader(Closing):
         members = self._as_members()
         loads = self._loads.follow(members)
         chosen = greatest_cut(members, loads)
-        stops = {
-            prefix: each.find_stops(chosen[prefix], loads, members[prefix].frontier)
-            for prefix, each in self._members.items()
-        }
+        stops = {prefix: each.find_stops(chosen[prefix], loads) for prefix, each in self._members.items()}
         found = {prefix: each.find_commits(chosen[prefix]) for prefix, each in self._members.items()}
         ahead = {prefix: _Ahead(each.transactions(chosen[prefix])) for prefix, each in self._members.items()}
         for unit in order_units(stops):
@@ -254,9 +251,13 @@ class _Member:
         """The last transaction that came before the start."""
         self._start = _BEGINNING
         self.stream_id = ""
+        self._gid_patterns: tuple[str, ...] = ()
+        self._named: dict[int, list[tuple[int, str]]] = {}
+        """The branches of pending commit records by these patterns, by number."""
 
     def begin(self, start: str) -> None:
         self.commits.begin(start)
+        self._named.clear()
         self._start = start
         self._cut, self._done, self.stream_id = 0, (0, 0), ""
         if start != _BEGINNING:
@@ -285,9 +286,15 @@ class _Member:
         return self.commits.pending[-1].commit.sequence if self.commits.pending else self._cut
 
     def as_member(self, frontier: Frontier | None) -> Member:
+        """Return what the choice of a cut needs. Branches have the names that this frontier, the
+        member's last one, gives them.
+        """
+        if frontier is not None and frontier.gid_patterns != self._gid_patterns:
+            self._gid_patterns = frontier.gid_patterns
+            self._named.clear()
         pending = self.commits.pending
         branches = (
-            CommittedBranch(each.commit.sequence, name) for each in pending for _, name in _branches_of(each, frontier)
+            CommittedBranch(each.commit.sequence, name) for each in pending for _, name in self._branches_of(each)
         )
         commits = (each.commit for each in pending)
         loads = tuple(
@@ -306,14 +313,12 @@ class _Member:
         """Return what is pending up to this commit record, by number."""
         return {each.commit.sequence: each for each in self.commits.pending if each.commit.sequence <= end}
 
-    def find_stops(self, end: int, loads: Sequence[Load], frontier: Frontier | None) -> list[Stop]:
+    def find_stops(self, end: int, loads: Sequence[Load]) -> list[Stop]:
         """Return what may not come alone, up to this commit record."""
         ends = {each.sequence: each for each in loads if each.prefix == self._prefix}
         found: list[Stop] = []
         for sequence, each in self.find_commits(end).items():
-            found += (
-                Stop((sequence, at), name) for at, name in _branches_of(each, frontier) if (sequence, at) > self._done
-            )
+            found += (Stop((sequence, at), name) for at, name in self._branches_of(each) if (sequence, at) > self._done)
             if sequence in ends:
                 found.append(Stop((sequence, 0), ends[sequence]))
         return found
@@ -323,7 +328,22 @@ class _Member:
         while self.commits.pending and self.commits.pending[0].commit.sequence <= end:
             sequence = self.commits.pending[0].commit.sequence
             yield from self.commits.take_transactions()
+            self._named.pop(sequence, None)
             self._cut = sequence
+
+    def _branches_of(self, found: FoundCommit) -> list[tuple[int, str]]:
+        """Return where the commits of branches begin, with their global ids, in their order.
+
+        Each commit record is asked for at every step while it waits, so it is named once.
+        """
+        commit = found.commit
+        if commit.sequence not in self._named:
+            named = (
+                (each.commit_lsn, find_global_id(each.gid, each.global_id, self._gid_patterns))
+                for each in commit.prepared
+            )
+            self._named[commit.sequence] = sorted((at, name) for at, name in named if name is not None)
+        return self._named[commit.sequence]
 
 
 class _Ahead:
@@ -347,15 +367,6 @@ class _Ahead:
 
 def _place_of(transaction: Transaction) -> Place:
     return transaction.sequence, transaction.commit_lsn if transaction.kind == "transaction" else 0
-
-
-def _branches_of(found: FoundCommit, frontier: Frontier | None) -> list[tuple[int, str]]:
-    """Return where the commits of branches begin, in their order, with their global ids as the
-    member's last frontier names them.
-    """
-    patterns = frontier.gid_patterns if frontier else ()
-    named = ((each.commit_lsn, find_global_id(each.gid, each.global_id, patterns)) for each in found.commit.prepared)
-    return sorted((at, name) for at, name in named if name is not None)
 
 
 def delete_first(branches: Iterable[Branch], last: str) -> Iterator[BranchChange]:

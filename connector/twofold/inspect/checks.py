@@ -71,7 +71,8 @@ def check_source(progress: Progress, slot: SlotState, server: ServerIdentity, pr
     """
     was = (progress.system_identifier, progress.database, progress.slot)
     now = (server.system_identifier, server.database, slot.name)
-    if (was[0], was[2], slot.database) != (now[0], now[2], server.database):
+    is_same_slot = (progress.system_identifier, progress.slot) == (server.system_identifier, slot.name)
+    if not is_same_slot or slot.database != server.database:
         raise Refused(
             f"the topics {prefix}.* belong to another source: system {was[0]}, database {was[1]}, slot {was[2]}; this one is system {now[0]}, database {now[1]}, slot {now[2]}",
             at_stake="two sources would share one set of topics: positions, keys and order would mean nothing",
