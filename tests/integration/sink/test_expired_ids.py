@@ -1,5 +1,6 @@
 """Kafka forgets a transactional id that nobody has used for `transactional.id.expiration.ms`, seven
-days by default: those of the pool, where the source prepares nothing for so long.
+days by default: those of the pool, where the source prepares nothing for so long, and all of them
+where it writes nothing.
 """
 
 from __future__ import annotations
@@ -39,4 +40,5 @@ def test_a_connector_goes_on_when_kafka_has_forgotten_its_transactional_ids(
         here.sql(f"COMMIT PREPARED 'week {number}'")
         here.check()
         wait_until(lambda: are_gone(cluster.bootstrap, f"{here.prefix}.prepared."), 60, "Kafka has forgotten the pool")
-    assert f"{here.prefix}.prepared." in run.said(), "the second week began with an id that was gone"
+    # Which one is used first, the main producer's or one of the pool, is a matter of milliseconds.
+    assert "INVALID_PRODUCER_ID_MAPPING" in run.said(), "no transaction began with an id that was gone"
