@@ -61,7 +61,7 @@ GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_T
 _DENIED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}  # noqa: SLF001
 )
-_NO_GROUP: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
+NO_GROUP: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
 """The library asks for its group's coordinator, also where no group is used."""
 
 
@@ -297,7 +297,7 @@ class PrefixTopics:
             raise removed_rows(where, self.prefix)
         if error.code() in GONE:
             raise SetupError(f"the topic {message.topic()} does not exist, or no longer: look with twofold status")
-        if error.code() == _NO_GROUP or (error.retriable() and not error.fatal()):
+        if error.code() == NO_GROUP or (error.retriable() and not error.fatal()):
             return
         if error.code() in _DENIED or error.fatal():
             raise KafkaException(error)

@@ -106,9 +106,13 @@ class MemberTopics:
             del self._pending[:behind]
 
     def find_first_frontier(self, end: int) -> int:
-        """Return from where on the frontiers are read, given their end."""
+        """Return from where on the frontiers are read, given their end.
+
+        Recreated topics are read from their beginning: each frontier says everything. If they are
+        of another stream, the commit records say so.
+        """
         if end <= self._frontier_offset:
-            raise recreated_refusal(self._known.sequence, self._prefix)
+            self._frontier_offset = UNKNOWN
         return max(self._frontier_offset + 1, kafka_reader.EARLIEST)
 
     def find_first_commit(self, end: int) -> int:

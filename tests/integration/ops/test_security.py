@@ -7,10 +7,13 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from fixtures.connector import Installation, wait_until
 from fixtures.secured import SECRETS, Secured
@@ -18,7 +21,9 @@ from helpers.pages import boxes_of
 from helpers.security.secured_bank import bank, mtls, oauth, rows, scram
 from twofold.doctor import Severity, examine
 from twofold_common.errors import TwofoldError
-from twofold_reader import Reader
+from twofold_reader import Reader, wait
+from twofold_reader.frontiers import FrontierTopics
+from twofold_reader.schemas import schemas_at
 
 
 def run(made: Installation, *arguments: str) -> str:
@@ -84,6 +89,12 @@ def test_a_reader_of_whole_transactions_needs_one_right(
             return [each.after["owner"] for transaction in every for each in transaction.changes if each.after]
 
     assert "dora" in owners()
+    wait("0/1", "bank", kafka, registry)
+    admin = AdminClient({"bootstrap.servers": granted.kafka.bootstrap})
+    admin.create_topics([NewTopic("bank.frontiers", 1, 1)])["bank.frontiers"].result()
+    with closing(FrontierTopics(["bank"], kafka, schemas_at(registry))) as frontiers:
+        frontiers.begin()
+        wait_until(lambda: frontiers.read_more(0.1) or frontiers.is_at_end)
 
 
 @pytest.mark.parametrize("way", [mtls, oauth], ids=["mtls", "oauthbearer"])

@@ -12,6 +12,7 @@ from twofold_common.global_cut import CommittedBranch, Frontier
 from twofold_spark.errors import Refused
 from twofold_spark.sources.commit_records import CommitIdentity
 from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
+from twofold_spark.sources.kafka_reader import EARLIEST
 from twofold_spark.sources.member_topics import MemberTopics
 
 
@@ -19,11 +20,13 @@ def make_topics() -> MemberTopics:
     return MemberTopics(KafkaAdmin(cast("Any", None), Kafka("nowhere")), "west")
 
 
-def frontier_row(*seen: tuple[str, int, str], sequence: int = 7, gid_patterns: Sequence[str] = ()) -> Any:
+def frontier_row(
+    *seen: tuple[str, int, str], sequence: int = 7, offset: int = 3, gid_patterns: Sequence[str] = ()
+) -> Any:
     return {
         "sequence": sequence,
         "lsn": 100,
-        "offset": 3,
+        "offset": offset,
         "in_doubt": [],
         "gid_patterns": gid_patterns,
         "seen": [{"prefix": p, "sequence": n, "stream_id": s} for p, n, s in seen],
@@ -51,6 +54,15 @@ def test_commit_records_that_a_frontier_knows_and_kafka_does_not_have_are_refuse
     topics.start_from(cut, 2 * cut, CommitIdentity(cut, cut, cut, "s"))
     with pytest.raises(Refused, match=f"commit records {missing} of west") if missing else nullcontext():
         topics.take_commits([])
+
+
+def test_frontiers_of_a_topic_that_was_made_again_are_read_from_its_beginning() -> None:
+    topics = take_frontier(("east", 4, "s"))
+    assert topics.find_first_frontier(9) == 4
+    assert topics.find_first_frontier(2) == EARLIEST, "it ends before the last frontier that was read"
+    assert seen(topics, east="s") == {"east": 4}, "the former one counts until then"
+    topics.take_frontiers([frontier_row(("east", 5, "s"), offset=0)])
+    assert (topics.find_first_frontier(2), seen(topics, east="s")) == (1, {"east": 5})
 
 
 def test_a_number_counts_for_its_own_stream_alone() -> None:
