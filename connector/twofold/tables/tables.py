@@ -265,9 +265,11 @@ class Tables:
                 raise refusal
             case Decision.START_OVER:
                 raise TopicRestart(table.name, topic, shape.oid, refusal) from refusal
-        _log.warning(
-            "%s no longer exists: rows that do not fit its topic are passed over: %s", table.name, refusal.what
-        )
+        is_there = relation is not None and relation.oid == shape.oid
+        why = "starts over, and its load brings them" if is_there else "has no table any more"
+        _log.warning("%s: rows are passed over, for the topic %s: %s", table.name, why, refusal.what)
+        if is_there:
+            self.pins.note_void(topic)
         self._versions.drop_uncommitted(topic)
         table.pass_over(self._plans.make_void(shape, table.provisional_id))
         if relation is None and pin is not None:

@@ -61,8 +61,10 @@ def decide(
         return Decision.PASS_OVER
     if row.oid != now.oid:  # dropped or renamed, and another table has the name
         return Decision.PASS_OVER if emptied_later else Decision.START_OVER
-    if not key_differs or pin is None:
+    if pin is None:
         return Decision.REFUSE
+    if not key_differs:  # what the row says is in the load, as the table has it by then
+        return Decision.PASS_OVER if emptied_later else Decision.REFUSE
     recreated = pin.relation is not None and pin.relation != now.oid
     filled_before_keyed = pin.key_schema is None or (row.key is None and now.key == pin.key_schema)
     if recreated or filled_before_keyed or in_backfill or emptied_later:

@@ -73,6 +73,8 @@ def test_other_refusals(now: Any, expected: Decision) -> None:
     for pin in (pinned, None):
         row = VersionKey(1, ID)
         assert decide(row, version, pin, key_differs=False, in_backfill=False, emptied_later=False) is expected
+    passed_over = decide(row, version, pinned, key_differs=False, in_backfill=True, emptied_later=True)
+    assert passed_over is Decision.PASS_OVER, "its load is to come"
 
 
 def test_what_starts_over_over_and_over_is_refused() -> None:
