@@ -13,7 +13,7 @@ from twofold_avro.records import Frontier as FrontierRecord
 from twofold_avro.records import RecordDecoder
 from twofold_common.errors import Refused, SetupError
 from twofold_common.global_cut import Frontier
-from twofold_reader.topics import END, GONE, NO_GROUP, consumer_settings, sorted_errors
+from twofold_reader.topics import END, GONE, consumer_settings, passes_by_itself, sorted_errors
 
 
 class FrontierTopics:
@@ -61,7 +61,7 @@ class FrontierTopics:
                 raise SetupError(
                     f"{self._prefixes[topic]} writes no frontiers; remedy: name it in [group].members of each member's connector, and restart them"
                 )
-            elif error.code() != NO_GROUP and (error.fatal() or not error.retriable()):
+            elif not passes_by_itself(error):
                 raise SetupError(f"Kafka: reading {topic} failed: {error.str()}; remedy: grant Read on it")
         return came
 

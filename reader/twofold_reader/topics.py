@@ -61,8 +61,13 @@ GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_T
 _DENIED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}  # noqa: SLF001
 )
-NO_GROUP: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
+_NO_GROUP: Final = KafkaError.GROUP_AUTHORIZATION_FAILED
 """The library asks for its group's coordinator, also where no group is used."""
+
+
+def passes_by_itself(error: KafkaError) -> bool:
+    """Whether the reading may go on."""
+    return error.code() == _NO_GROUP or (error.retriable() and not error.fatal())
 
 
 class Place(NamedTuple):
@@ -297,7 +302,7 @@ class PrefixTopics:
             raise removed_rows(where, self.prefix)
         if error.code() in GONE:
             raise SetupError(f"the topic {message.topic()} does not exist, or no longer: look with twofold status")
-        if error.code() == NO_GROUP or (error.retriable() and not error.fatal()):
+        if passes_by_itself(error):
             return
         if error.code() in _DENIED or error.fatal():
             raise KafkaException(error)

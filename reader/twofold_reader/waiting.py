@@ -26,7 +26,7 @@ from twofold_common.errors import Refused, SetupError, Unreachable, UsageError
 from twofold_common.mirror_place import MirrorPlace, parse_place
 from twofold_common.positions import Lsn, format_lsn, parse_lsn
 from twofold_reader.schemas import schemas_at
-from twofold_reader.topics import END, NO_GROUP, Closing, consumer_settings, sorted_errors
+from twofold_reader.topics import END, Closing, consumer_settings, passes_by_itself, sorted_errors
 
 Until = Literal["kafka", "mirror", "global"]
 OpenConsumer = Callable[[Mapping[str, Any]], Consumer]
@@ -259,7 +259,7 @@ class PositionWaiter(Closing):
                 self._note(topic, offset, message.key() or b"", message.value())
             elif error.code() == END:  # beyond the end of the last transaction, which is no message
                 self._read[topic] = max(self._read[topic], offset)
-            elif error.code() != NO_GROUP and not error.retriable():
+            elif not passes_by_itself(error):
                 self._heard.is_current = False  # the next wait opens them again
                 raise SetupError(f"Kafka: reading {topic or 'the progress'} failed: {error.str()}")
 

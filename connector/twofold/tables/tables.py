@@ -251,10 +251,10 @@ class Tables:
         """
         shape, pin = table.shape, self.pins.find(topic)
         relation = self._catalog.published(self._config.publication, shape.schema, shape.table)
-        key = self._registrar.key
+        now, key = self._shape(relation) if relation else None, self._registrar.key
         decision = decide(
-            VersionKey(shape.oid, key(shape)),
-            VersionKey(relation.oid, key(self._shape(relation))) if relation else None,
+            VersionKey.of(shape, key(shape)),
+            VersionKey.of(now, key(now)) if now else None,
             pin,
             key_differs=isinstance(refusal, KeyChanged),
             in_backfill=self.lives.is_in_backfill(topic),
@@ -265,14 +265,14 @@ class Tables:
                 raise refusal
             case Decision.START_OVER:
                 raise TopicRestart(table.name, topic, shape.oid, refusal) from refusal
-        is_there = relation is not None and relation.oid == shape.oid
+        is_there = now is not None and now.oid == shape.oid
         why = "starts over, and its load brings them" if is_there else "has no table any more"
         _log.warning("%s: rows are passed over, for the topic %s: %s", table.name, why, refusal.what)
         if is_there:
             self.pins.note_void(topic)
         self._versions.drop_uncommitted(topic)
         table.pass_over(self._plans.make_void(shape, table.provisional_id))
-        if relation is None and pin is not None:
+        if now is None and pin is not None:
             self.pins.give_up(topic)
 
     def _starts_with_another_key(self, shape: TableShape, topic: str) -> bool:

@@ -6,11 +6,13 @@ replaced anyway.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from twofold.errors import Refused, RunEnded
 from twofold_avro.records import Pin
+from twofold_avro.shapes import TableShape, TypeShape
 
 
 class VersionKey(NamedTuple):
@@ -21,6 +23,12 @@ class VersionKey(NamedTuple):
     oid: int
     key: str | None
     """The key's schema; None without a message key."""
+    types: Mapping[str, TypeShape]
+    """Of the columns that the rows have, by name."""
+
+    @classmethod
+    def of(cls, shape: TableShape, key: str | None) -> Self:
+        return cls(shape.oid, key, {column.name: column.type for column in shape.written})
 
 
 class Decision(Enum):
@@ -63,8 +71,10 @@ def decide(
         return Decision.PASS_OVER if emptied_later else Decision.START_OVER
     if pin is None:
         return Decision.REFUSE
-    if not key_differs:  # what the row says is in the load, as the table has it by then
-        return Decision.PASS_OVER if emptied_later else Decision.REFUSE
+    if not key_differs:
+        # Of a former shape: the load brings the row in the present one, and a row behind the load's
+        # start has a message before it that says so. A load of the same shape would be refused too.
+        return Decision.PASS_OVER if emptied_later and row.types != now.types else Decision.REFUSE
     recreated = pin.relation is not None and pin.relation != now.oid
     filled_before_keyed = pin.key_schema is None or (row.key is None and now.key == pin.key_schema)
     if recreated or filled_before_keyed or in_backfill or emptied_later:

@@ -13,8 +13,10 @@ from twofold.lives.load_life import LoadLife, LoadPhase
 from twofold.run.next_run import OFTEN, OFTEN_WITHIN_S, TopicsToRestart
 from twofold.tables.topic_mismatch import Decision, TopicRestart, VersionKey, decide
 from twofold_avro.records import Pin
+from twofold_avro.shapes import TypeShape
 
 ID, CODE = '"int"', '"string"'
+TYPES = {"price": TypeShape(1700, "pg_catalog", "numeric")}
 READY, LOADING, EMPTYING = LoadLife(), LoadLife(LoadPhase.READING), LoadLife(LoadPhase.DUE, empties=True)
 
 
@@ -53,10 +55,15 @@ READY, LOADING, EMPTYING = LoadLife(), LoadLife(LoadPhase.READING), LoadLife(Loa
 )
 def test_a_key_that_is_not_what_it_was(pin: Any, row: Any, now: Any, life: LoadLife, expected: Decision) -> None:
     pinned = Pin("public", "t", 3, **{"key_schema": ID, "relation": 1, **pin})
-    version = VersionKey(*now) if now else None
+    version = VersionKey(now[0], now[1], TYPES) if now else None
     in_backfill, emptied_later = life.in_backfill, life.empties
     decided = decide(
-        VersionKey(*row), version, pinned, key_differs=True, in_backfill=in_backfill, emptied_later=emptied_later
+        VersionKey(row[0], row[1], TYPES),
+        version,
+        pinned,
+        key_differs=True,
+        in_backfill=in_backfill,
+        emptied_later=emptied_later,
     )
     assert decided is expected
 
@@ -68,13 +75,21 @@ def test_other_refusals(now: Any, expected: Decision) -> None:
     """A registry that does not take the schema, values that would be misread: of a table that is
     there they are a person's.
     """
-    version = VersionKey(*now) if now else None
+    version = VersionKey(now[0], now[1], TYPES) if now else None
     pinned = Pin("public", "t", 3, key_schema=None, relation=1)
     for pin in (pinned, None):
-        row = VersionKey(1, ID)
+        row = VersionKey(1, ID, TYPES)
         assert decide(row, version, pin, key_differs=False, in_backfill=False, emptied_later=False) is expected
-    passed_over = decide(row, version, pinned, key_differs=False, in_backfill=True, emptied_later=True)
-    assert passed_over is Decision.PASS_OVER, "its load is to come"
+
+
+def test_a_type_that_was_changed_back_ahead_of_the_load() -> None:
+    """The load brings the row. One of the present type would be refused in the load too."""
+    pinned = Pin("public", "t", 3, key_schema=ID, relation=1)
+    row, undone = VersionKey(1, ID, TYPES), {"price": TypeShape(1700, "pg_catalog", "numeric", typmod=5)}
+    for types, expected in ((undone, Decision.PASS_OVER), (TYPES, Decision.REFUSE)):
+        now = VersionKey(1, ID, types)
+        assert decide(row, now, pinned, key_differs=False, in_backfill=True, emptied_later=True) is expected
+        assert decide(row, now, pinned, key_differs=False, in_backfill=True, emptied_later=False) is Decision.REFUSE
 
 
 def test_what_starts_over_over_and_over_is_refused() -> None:
