@@ -5,7 +5,7 @@ of its own, and its sharded tables are in that of the cuts.
 
 A cut is decided once its rows are in the Iceberg branch `twofold` of `twofold.cuts`. It is
 published once `main` of its tables, and then of `twofold.cuts`, is where the cut says. A start
-finishes what a killed job had decided.
+shows the last decided cut again: a job may have been killed in between.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ class IcebergPlace(TablePlace):
         self._sinks: dict[str, IcebergSink] = {}
         self._publishers: dict[str, iceberg_branches.CutPublisher] = {}
         self._shown: Mapping[str, Mapping[str, str]] = {}
-        """By prefix, the versions that `main` shows."""
+        """By prefix, the versions that this job has shown."""
         self._decided: str | None = None
         """The number of the last cut, as the summary of its snapshot has it."""
 
     def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
         self._publishers.clear()
+        self._shown = {}
         super().open(spark, prefixes)
-        cuts = self._load_cuts()
-        if iceberg_tables.current_snapshot(cuts) == iceberg_tables.current_snapshot(cuts, MERGES):
-            self._shown = self._list_versions(self.last)
-        elif self.last is not None:
-            self._show(self.last, cuts)  # a job was killed before it had
+        if self.last is not None:
+            # All its tables: a job was killed before it had shown them, or a person has rolled
+            # back one of them alone.
+            self._show(self.last, self._load_cuts())
 
     def _open_tables(self, spark: SparkSession) -> IcebergTables:
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._catalog}.twofold")
