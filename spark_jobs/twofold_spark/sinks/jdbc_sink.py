@@ -27,7 +27,7 @@ from twofold_common.global_waits import LongWait
 from twofold_common.table_names import quote_identifier, quote_literal
 from twofold_spark.errors import Refused, SetupError, TableRefused
 from twofold_spark.row_columns import MEMBER, OP
-from twofold_spark.sinks import jdbc_tables, merge_sql
+from twofold_spark.sinks import jdbc_identity, jdbc_tables, merge_sql
 from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.jdbc_tables import (
@@ -62,12 +62,15 @@ class JdbcSink:
 
     def read_applied(self, table: MirrorTable) -> int:
         """Return the cut's sequence number, which all tables have; 0 if there is no such table."""
+        part = self._place.find_part(self._prefix)
         if table not in self._known_tables:
             with self._database.transaction() as run:
                 if not _exists(run, self._names.table(table)):
                     return 0
+                if str(table) not in part.stopped:  # it waits for its reload, and the others go on
+                    jdbc_identity.check(run, self._names, table)
             self._known_tables.add(table)
-        return self._place.find_part(self._prefix).sequence
+        return part.sequence
 
     def plan_batch(self, tables: Collection[MirrorTable], rows: int) -> None:
         """Do nothing: PostgreSQL merges, and Spark only brings the rows there."""
@@ -157,6 +160,8 @@ class JdbcSink:
                 at_stake="its rows: the batch has only those that changed",
                 repair=f"`{reload_command(table)}`",
             )
+        if present:
+            jdbc_identity.check(run, self._names, table)
         if present and run(f"SELECT row_security_active({quote_literal(name)})::text") == "true":
             raise _refuse_policies(table, name)
         if present and (key := jdbc_tables.read_key(run, self._names, str(table))) is not None:
@@ -207,6 +212,7 @@ class JdbcSink:
                 at_stake="that table's rows",
                 repair="mirror into a database of its own, never into the source",
             )
+        jdbc_identity.lock_and_check(run, self._names, table)
         for change in jdbc_tables.list_alterations(table, present, wanted):
             run(f"ALTER TABLE {name} {change}")
 
@@ -220,6 +226,7 @@ class JdbcSink:
             f"INSERT INTO {self._names.own('mirrored')} VALUES ({quote_literal(str(table))}, {quote_literal(self._prefix)}, "
             f"ARRAY[{names}]::text[]) ON CONFLICT (name) DO UPDATE SET key = excluded.key"
         )
+        jdbc_identity.record(run, self._names, table)
 
 
 def _refuse_policies(table: MirrorTable, name: str) -> TableRefused:
@@ -267,13 +274,6 @@ CREATE TABLE IF NOT EXISTS twofold.global_waits (
     global_id text NOT NULL, since timestamptz NOT NULL, branches jsonb NOT NULL, held jsonb NOT NULL);
 DELETE FROM twofold.global_waits
 """
-_MIRRORED = """
-CREATE SCHEMA IF NOT EXISTS {schema};
-CREATE TABLE IF NOT EXISTS {schema}.mirrored (
-    name text PRIMARY KEY, prefix text NOT NULL, key text[] NOT NULL)
-"""
-
-
 _ATTEMPTS = 5
 """Of a publication that meets a deadlock: a reader that reads two tables in one transaction is in
 the way of a batch that changes columns of both."""
@@ -302,6 +302,7 @@ class JdbcPlace(Place):
         self._sinks: dict[str, JdbcSink] = {}
         self._listed: set[tuple[str, str]] = set()
         """Members and the sharded tables that have rows of theirs, as the database knows."""
+        self._cuts_oid: str | None = None
 
     def open(self, spark: SparkSession, prefixes: tuple[str, ...]) -> None:
         for prefix in prefixes:
@@ -315,12 +316,13 @@ class JdbcPlace(Place):
             run(_WAITS if self.of_group else "DROP TABLE IF EXISTS twofold.global_waits")
             members = (*prefixes, SHARED) if self.sharding.patterns else prefixes
             for prefix in members:
-                run(_MIRRORED.format(schema=quote_identifier(self._names(prefix).schema("twofold"))))
+                jdbc_identity.open_mirrored(run, self._names(prefix))
             self.last = jdbc_tables.read_cut(run)
             if self.last is None and any(jdbc_tables.has_tables(run, self._names(prefix)) for prefix in members):
                 raise _refuse_lost_cuts()
             self.sharding.check_unchanged(jdbc_tables.read_sharding(run), self.last)
             jdbc_tables.write_sharding(run, self.sharding)
+            self._cuts_oid = jdbc_identity.read_oid(run, "twofold.cuts")
         # What cannot be dropped is in nobody's way, and goes at a later start.
         with suppress(StatementRejected), self._database.transaction() as run:
             run(_NOT_FOR_LONG)
@@ -359,6 +361,9 @@ class JdbcPlace(Place):
                 run(_HAS_SHARD.format(self._names(prefix).own("mirrored"), *map(quote_literal, (name, prefix))))
             rows = (_cut_row(cut.number, prefix, part, joined=joined) for prefix, part, joined in cut.parts)
             run(f"INSERT INTO twofold.cuts {' UNION ALL '.join(rows)}")
+            # A cut without changes must not lie on an older one either. The INSERT keeps the name.
+            if jdbc_identity.read_oid(run, "twofold.cuts") != self._cuts_oid:
+                raise jdbc_identity.refuse_restored_place()
         self.last = cut
         self._listed |= shards
         for sink in self._sinks.values():

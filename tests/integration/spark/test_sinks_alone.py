@@ -375,6 +375,119 @@ def test_a_table_in_postgresql_that_is_dropped_under_the_job_is_not_begun_in_its
     job.place.close()
 
 
+@pytest.mark.parametrize("is_known", [True, False], ids=["under_the_job", "between_two_jobs"])
+def test_a_table_in_postgresql_that_was_made_again_is_refused_until_it_is_reloaded(
+    lake: Lake, database: str, *, is_known: bool
+) -> None:
+    """As `pg_restore --clean -t t` makes it. A rewrite of the table is none of it."""
+    lake.choice = SinkChoice("jdbc", database)
+    (t,) = _tables(lake, "t")
+    _cut_5(lake, t)
+    job = _Job.start(lake)
+    assert job.applied(t) == [5]
+    with psycopg.connect(database, autocommit=True) as person:
+        person.execute("VACUUM FULL public.t")
+        job.merge(t, 6, change=_widen)
+        job.publish(6, t)
+        person.execute("CREATE TABLE dump AS SELECT * FROM public.t")
+        job.merge(t, 7)
+        _make_again(person, "public.t", "dump")
+        refused = r"public.*t.* is not the one .*made again\n.*missing\n.*DROP TABLE .*backfill start"
+        with pytest.raises(TableRefused, match=refused):
+            job.publish(7, t)
+        with pytest.raises(TableRefused, match=refused):
+            job.merge(t, 7)
+        if not is_known:
+            job.place.close()
+            job = _Job.start(lake)
+            with pytest.raises(TableRefused, match=refused):
+                job.applied(t)
+    lake.drop("t")
+    job.merge(t, 7, replace=True)
+    job.publish(7, t)
+    assert job.applied(t) == [7]
+    job.merge(t, 8)
+    job.publish(8, t)
+    assert job.copies(t) == 2
+    job.place.close()
+
+
+def test_a_table_in_postgresql_that_a_person_vouches_for_is_gone_on_with(lake: Lake, database: str) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    (t,) = _tables(lake, "t")
+    _cut_5(lake, t)
+    with psycopg.connect(database, autocommit=True) as person:
+        person.execute("CREATE TABLE dump AS SELECT * FROM public.t")
+        for sequence in (6, 7):
+            job = _Job.start(lake)
+            _make_again(person, "public.t", "dump")
+            with pytest.raises(TableRefused, match=r"UPDATE .*mirrored.* SET relid = NULL") as refused:
+                job.applied(t)
+            person.execute(refused.value.repair.rpartition(": ")[2].encode())
+            job.merge(t, sequence)
+            job.publish(sequence, t)
+            assert job.copies(t) == 2
+            job.place.close()
+
+
+def test_a_place_in_postgresql_that_was_restored_whole_is_gone_on_with_by_the_next_job(
+    lake: Lake, database: str
+) -> None:
+    """Its tables are as old as its cut. The job that ran meanwhile knows a later one."""
+    lake.choice = SinkChoice("jdbc", database)
+    t, u = _tables(lake, "t", "u")
+    _cut_5(lake, t, u)
+    own = ("public.t", "public.u", "twofold.mirrored", "twofold.cuts")
+    with psycopg.connect(database, autocommit=True) as person:
+        for each in own:
+            person.execute(f"CREATE TABLE dump_{each.replace('.', '_')} AS SELECT * FROM {each}".encode())
+        before = _Job.start(lake)
+        assert before.applied(t) == [5]
+        before.merge(t, 6)
+        before.publish(6, t, u)
+        for each in own:
+            _make_again(person, each, f"dump_{each.replace('.', '_')}")
+        with pytest.raises(Refused, match=r"was restored while the job ran\n.*\n.*start again"):
+            before.merge(t, 7)
+        with pytest.raises(Refused, match="was restored while the job ran"):
+            before.publish(7)
+        before.place.close()
+        after = _Job.start(lake)
+        assert after.applied(t, u) == [5, 5]
+        after.merge(t, 6)
+        after.publish(6, t, u)
+        assert [after.copies(each) for each in (t, u)] == [2, 1]
+        _make_again(person, "public.u", "dump_public_u")
+        with pytest.raises(TableRefused, match="is not the one"):
+            after.merge(u, 7)
+        after.place.close()
+
+
+def test_a_place_in_postgresql_of_a_version_that_kept_no_oids_gets_them(lake: Lake, database: str) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    (t,) = _tables(lake, "t")
+    _cut_5(lake, t)
+    with psycopg.connect(database, autocommit=True) as person:
+        person.execute("ALTER TABLE twofold.mirrored DROP COLUMN relid, DROP COLUMN place")
+        job = _Job.start(lake)
+        assert job.applied(t) == [5]
+        person.execute("CREATE TABLE dump AS SELECT * FROM public.t")
+        _make_again(person, "public.t", "dump")
+        with pytest.raises(TableRefused, match="is not the one"):
+            job.merge(t, 6)
+    job.place.close()
+
+
+def _make_again(person: psycopg.Connection[Any], name: str, dump: str) -> None:
+    """Drop a table and make it from another one, with its keys."""
+    with person.transaction():
+        person.execute(f"ALTER TABLE {name} RENAME TO former".encode())
+        former = f"{name.partition('.')[0]}.former"
+        person.execute(f"CREATE TABLE {name} (LIKE {former} INCLUDING ALL)".encode())
+        person.execute(f"INSERT INTO {name} SELECT * FROM {dump}".encode())
+        person.execute(f"DROP TABLE {former}".encode())
+
+
 def test_tables_in_postgresql_whose_cuts_somebody_deleted_are_not_begun_again(lake: Lake, database: str) -> None:
     """Nothing but the last cut says what they have."""
     lake.choice = SinkChoice("jdbc", database)

@@ -1,0 +1,108 @@
+"""Which tables in PostgreSQL are those that the mirror made: their oids, beside their names.
+
+A table that was restored from a dump, made again, or swapped by renames has the name, and lacks
+changes that the last cut has. Its oid is another one. PostgreSQL's own rewrites of a table (VACUUM
+FULL, a wider column, a TRUNCATE) keep it.
+
+A restore of the whole database gives new oids to all tables, and is consistent: the cut is as old
+as the rows. So each row of `mirrored` also says in which place it was written. The oid of
+`mirrored` itself is part of that, and a start that finds another place records all oids again.
+"""
+
+from __future__ import annotations
+
+import json
+
+from twofold_common.table_names import quote_identifier, quote_literal
+from twofold_spark.errors import Refused, TableRefused
+from twofold_spark.sinks.interface import MirrorTable
+from twofold_spark.sinks.jdbc_tables import Names, Run, read_columns
+from twofold_spark.sources.topic_names import reload_command
+
+_MIRRORED = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.mirrored (
+    name text PRIMARY KEY, prefix text NOT NULL, key text[] NOT NULL, relid oid, place text)
+"""
+_ADD_COLUMNS = "ALTER TABLE {} ADD COLUMN IF NOT EXISTS relid oid, ADD COLUMN IF NOT EXISTS place text"
+_PLACE = """
+SELECT concat_ws('.', {system}, (SELECT oid FROM pg_database WHERE datname = current_database()),
+       to_regclass({mirrored})::oid)
+"""
+_SYSTEM = "(SELECT system_identifier FROM pg_control_system())"
+"""A dump that is restored in two new servers may have the same oids in both."""
+
+
+def open_mirrored(run: Run, names: Names) -> None:
+    """Make the list of the mirror's tables, and record the oids of those that have none here."""
+    run(_MIRRORED.format(schema=quote_identifier(names.schema("twofold"))))
+    mirrored = names.own("mirrored")
+    if "place" not in read_columns(run, mirrored):  # ALTER TABLE waits for readers, also with nothing to add
+        run(_ADD_COLUMNS.format(mirrored))
+    here = quote_literal(_read_place(run, names))
+    unknown = f"SELECT json_agg(name) FROM {mirrored} WHERE relid IS NULL OR place IS DISTINCT FROM {here}"
+    for name in json.loads(run(unknown) or "[]"):
+        record(run, names, MirrorTable.by_name(name))
+
+
+def record(run: Run, names: Names, table: MirrorTable) -> None:
+    """Keep the present oid of a table; 0 if it is not there, so that none is taken for it later."""
+    oid, here = f"coalesce(to_regclass({quote_literal(names.table(table))})::oid, 0)", _read_place(run, names)
+    run(
+        f"UPDATE {names.own('mirrored')} SET relid = {oid}, place = {quote_literal(here)} "
+        f"WHERE name = {quote_literal(str(table))}"
+    )
+
+
+def lock_and_check(run: Run, names: Names, table: MirrorTable) -> None:
+    """Refuse a table that the mirror did not make, and keep the name as it is until the commit."""
+    run(f"LOCK TABLE {names.table(table)} IN ROW EXCLUSIVE MODE")
+    check(run, names, table)
+    unknown = f"SELECT name FROM {names.own('mirrored')} WHERE name = {quote_literal(str(table))} AND relid IS NULL"
+    if run(unknown) is not None:
+        record(run, names, table)
+
+
+def check(run: Run, names: Names, table: MirrorTable) -> None:
+    """Refuse a table that is not the one that the mirror made.
+
+    A table that is not there, or of which nothing is recorded, is for others to judge.
+    """
+    name, mirrored = names.table(table), names.own("mirrored")
+    recorded_at = run(
+        f"SELECT coalesce(place, '') FROM {mirrored} WHERE name = {quote_literal(str(table))} "
+        f"AND relid <> to_regclass({quote_literal(name)})::oid"
+    )
+    if recorded_at is None:
+        return
+    if recorded_at != _read_place(run, names):
+        raise refuse_restored_place()
+    reload = f"`{reload_command(table)}`" + ("" if table.topic.partition(".")[0] != "*" else " in each member")
+    raise TableRefused(
+        f"the table {name} is not the one that the mirror made: it alone was restored from a backup, or made again",
+        at_stake="the changes in between, which would be missing",
+        repair=f"drop the mirror's table (DROP TABLE {name}), then {reload}. If it has all rows of the last cut: "
+        f"UPDATE {mirrored} SET relid = NULL WHERE name = {quote_literal(str(table))}",
+    )
+
+
+def read_oid(run: Run, name: str) -> str | None:
+    return run(f"SELECT to_regclass({quote_literal(name)})::oid")
+
+
+def refuse_restored_place() -> Refused:
+    """Make the refusal of a place whose cut may be older than that which the job knows."""
+    return Refused(
+        "the database was restored while the job ran",
+        at_stake="the changes since the restored cut, which would be missing",
+        repair="start again: the job reads on from the restored cut",
+    )
+
+
+def _read_place(run: Run, names: Names) -> str:
+    """Return what no other database has, nor this one after a restore; the role may lack the right
+    to read the server's part of it.
+    """
+    may_read = run("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')::text") == "true"
+    system, mirrored = _SYSTEM if may_read else "null", quote_literal(names.own("mirrored"))
+    return run(_PLACE.format(system=system, mirrored=mirrored)) or ""
