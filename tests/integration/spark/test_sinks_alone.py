@@ -34,8 +34,10 @@ from twofold_spark.errors import (
 from twofold_spark.sinks import iceberg_commits, merge_sql
 from twofold_spark.sinks.cuts import Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink, TableBatch
+from twofold_spark.sinks.jdbc_sink import JdbcPlace
 from twofold_spark.sinks.jdbc_tables import Run, check_time_zone, connect, failing_on_lost_days, transaction
 from twofold_spark.sinks.place import Place
+from twofold_spark.sinks.sharding import SHARED, Sharding
 from twofold_spark.sinks.sink_choice import SinkChoice
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 
@@ -461,6 +463,33 @@ def test_a_place_in_postgresql_that_was_restored_whole_is_gone_on_with_by_the_ne
         with pytest.raises(TableRefused, match="is not the one"):
             after.merge(u, 7)
         after.place.close()
+
+
+def test_a_sharded_table_in_postgresql_that_was_made_again_is_reloaded_in_each_member(
+    lake: Lake, database: str
+) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    shared = MirrorTable("*.public.t", "public", "t", ())
+    part = Cut(5, 5, 0, whole=True, versions={"public.t": "now"}, backfilling=(), stopped=())
+
+    def start() -> _Job:
+        place = JdbcPlace(build_jdbc_url(database), of_group=True, sharding=Sharding.parse("public.t"))
+        place.open(lake.spark, ("east", "west"))
+        return _Job(lake.spark, SHARED, place, place.make_sink(lake.spark, SHARED))
+
+    for _ in range(2):  # the second finds what members' lists have of it
+        job = start()
+        job.applied(shared)
+        job.merge(shared, 5)
+        job.place.publish(GlobalCut(job.place.next_number, {"east": part, "west": part}))
+        job.place.close()
+    job = start()
+    with psycopg.connect(database, autocommit=True) as person:
+        person.execute("CREATE TABLE dump AS SELECT * FROM public.t")
+        _make_again(person, "public.t", "dump")
+    with pytest.raises(TableRefused, match=r"is not the one (?s:.*)backfill start .* in each member"):
+        job.applied(shared)
+    job.place.close()
 
 
 def test_a_place_in_postgresql_of_a_version_that_kept_no_oids_gets_them(lake: Lake, database: str) -> None:
