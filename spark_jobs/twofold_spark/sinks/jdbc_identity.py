@@ -5,8 +5,9 @@ changes that the last cut has. Its oid is another one. PostgreSQL's own rewrites
 FULL, a wider column, a TRUNCATE) keep it.
 
 A restore of the whole database gives new oids to all tables, and is consistent: the cut is as old
-as the rows. So each row of `mirrored` also says in which place it was written. The oid of
-`mirrored` itself is part of that, and a start that finds another place records all oids again.
+as the rows. So each row of `mirrored` also says in which place it was written. The oid of the
+table of cuts is part of that, and a start that finds another place records all oids again. Tables
+that have their oids there lie beside cuts that were restored alone.
 """
 
 from __future__ import annotations
@@ -27,27 +28,37 @@ CREATE TABLE IF NOT EXISTS {schema}.mirrored (
 _ADD_COLUMNS = "ALTER TABLE {} ADD COLUMN IF NOT EXISTS relid oid, ADD COLUMN IF NOT EXISTS place text"
 _PLACE = """
 SELECT concat_ws('.', {system}, (SELECT oid FROM pg_database WHERE datname = current_database()),
-       to_regclass({mirrored})::oid)
+       to_regclass('twofold.cuts')::oid)
 """
 _SYSTEM = "(SELECT system_identifier FROM pg_control_system())"
 """A dump that is restored in two new servers may have the same oids in both."""
 
 
-def open_mirrored(run: Run, names: Names) -> None:
-    """Make the list of the mirror's tables, and record the oids of those that have none here."""
+def create_list(run: Run, names: Names) -> None:
+    """Make the list of the mirror's tables."""
     run(_MIRRORED.format(schema=quote_identifier(names.schema("twofold"))))
     mirrored = names.own("mirrored")
     if "place" not in read_columns(run, mirrored):  # ALTER TABLE waits for readers, also with nothing to add
         run(_ADD_COLUMNS.format(mirrored))
-    here = quote_literal(_read_place(run, names))
-    unknown = f"SELECT json_agg(name) FROM {mirrored} WHERE relid IS NULL OR place IS DISTINCT FROM {here}"
-    for name in json.loads(run(unknown) or "[]"):
-        record(run, names, MirrorTable.by_name(name))
+
+
+def record_new(run: Run, names: Names) -> None:
+    """Record the oids of the tables that have none in this place."""
+    here = _read_place(run)
+    unknown = (
+        f"SELECT json_agg(json_build_array(name, relid::text, place)) FROM {names.own('mirrored')} "
+        f"WHERE relid IS NULL OR place IS DISTINCT FROM {quote_literal(here)}"
+    )
+    for name, oid, place in json.loads(run(unknown) or "[]"):
+        table = MirrorTable.by_name(name)
+        if _is_same_database(place, here) and oid is not None and oid == read_oid(run, names.table(table)):
+            raise _refuse_restored_cuts()
+        record(run, names, table)
 
 
 def record(run: Run, names: Names, table: MirrorTable) -> None:
     """Keep the present oid of a table; 0 if it is not there, so that none is taken for it later."""
-    oid, here = f"coalesce(to_regclass({quote_literal(names.table(table))})::oid, 0)", _read_place(run, names)
+    oid, here = f"coalesce(to_regclass({quote_literal(names.table(table))})::oid, 0)", _read_place(run)
     run(
         f"UPDATE {names.own('mirrored')} SET relid = {oid}, place = {quote_literal(here)} "
         f"WHERE name = {quote_literal(str(table))}"
@@ -75,7 +86,7 @@ def check(run: Run, names: Names, table: MirrorTable) -> None:
     )
     if recorded_at is None:
         return
-    if recorded_at != _read_place(run, names):
+    if recorded_at != _read_place(run):
         raise refuse_restored_place()
     reload = f"`{reload_command(table)}`" + ("" if table.topic.partition(".")[0] != "*" else " in each member")
     raise TableRefused(
@@ -99,10 +110,22 @@ def refuse_restored_place() -> Refused:
     )
 
 
-def _read_place(run: Run, names: Names) -> str:
+def _refuse_restored_cuts() -> Refused:
+    return Refused(
+        "twofold.cuts was restored or made again without the tables that it is about",
+        at_stake="a second time the changes behind the restored cut, which the tables have",
+        repair="restore the whole database from one backup; or drop it, and begin the mirror again in an empty one",
+    )
+
+
+def _read_place(run: Run) -> str:
     """Return what no other database has, nor this one after a restore; the role may lack the right
     to read the server's part of it.
     """
     may_read = run("SELECT has_function_privilege('pg_control_system()', 'EXECUTE')::text") == "true"
-    system, mirrored = _SYSTEM if may_read else "null", quote_literal(names.own("mirrored"))
-    return run(_PLACE.format(system=system, mirrored=mirrored)) or ""
+    return run(_PLACE.format(system=_SYSTEM if may_read else "null")) or ""
+
+
+def _is_same_database(place: str | None, here: str) -> bool:
+    """Whether oids of both places are of one database: the places say of which server they are."""
+    return place is not None and here.count(".") == 2 and place.rpartition(".")[0] == here.rpartition(".")[0]

@@ -135,13 +135,19 @@ class JdbcSink:
         for table, batch in self._staged.items():
             try:
                 self._merge_staged(run, table, batch)
+            except TableRefused as other:  # it was made again since it was staged
+                self._forget_refused(table, other)
+                raise
             except StatementRejected as error:
                 refused = _refuse_addition(table, error) or refuse_for_error(table, error.causes)
                 if refused is None:
                     raise
-                del self._staged[table]
-                refused.prefix, refused.table = self._prefix, str(table)
+                self._forget_refused(table, refused)
                 raise refused from error
+
+    def _forget_refused(self, table: MirrorTable, refused: TableRefused) -> None:
+        del self._staged[table]
+        refused.prefix, refused.table = self._prefix, str(table)
 
     def forget_staged(self) -> None:
         """Forget what was staged: it is merged."""
@@ -316,10 +322,12 @@ class JdbcPlace(Place):
             run(_WAITS if self.of_group else "DROP TABLE IF EXISTS twofold.global_waits")
             members = (*prefixes, SHARED) if self.sharding.patterns else prefixes
             for prefix in members:
-                jdbc_identity.open_mirrored(run, self._names(prefix))
+                jdbc_identity.create_list(run, self._names(prefix))
             self.last = jdbc_tables.read_cut(run)
             if self.last is None and any(jdbc_tables.has_tables(run, self._names(prefix)) for prefix in members):
                 raise _refuse_lost_cuts()
+            for prefix in members:
+                jdbc_identity.record_new(run, self._names(prefix))
             self.sharding.check_unchanged(jdbc_tables.read_sharding(run), self.last)
             jdbc_tables.write_sharding(run, self.sharding)
             self._cuts_oid = jdbc_identity.read_oid(run, "twofold.cuts")

@@ -395,8 +395,9 @@ def test_a_table_in_postgresql_that_was_made_again_is_refused_until_it_is_reload
         job.merge(t, 7)
         _make_again(person, "public.t", "dump")
         refused = r"public.*t.* is not the one .*made again\n.*missing\n.*DROP TABLE .*backfill start"
-        with pytest.raises(TableRefused, match=refused):
+        with pytest.raises(TableRefused, match=refused) as named:
             job.publish(7, t)
+        assert (named.value.prefix, named.value.table) == (lake.prefix, "public.t")
         with pytest.raises(TableRefused, match=refused):
             job.merge(t, 7)
         if not is_known:
@@ -463,6 +464,9 @@ def test_a_place_in_postgresql_that_was_restored_whole_is_gone_on_with_by_the_ne
         with pytest.raises(TableRefused, match="is not the one"):
             after.merge(u, 7)
         after.place.close()
+        _make_again(person, "twofold.cuts", "dump_twofold_cuts")
+        with pytest.raises(Refused, match=r"cuts was restored or made again without (?s:.*)the whole database"):
+            _Job.start(lake)
 
 
 def test_a_sharded_table_in_postgresql_that_was_made_again_is_reloaded_in_each_member(
