@@ -279,7 +279,7 @@ def _share(table: MirrorTable) -> MirrorTable:
 
     The member is the last column of its key: filters go by the first.
     """
-    return replace(table, topic=f"*.{table}", key=(*table.key, MEMBER) if table.key else ())
+    return replace(table, topic=f"*.{table}", key=(*table.key, MEMBER) if table.key else (), stream_id="")
 
 
 def _select_rows(shard: Shard, columns: StructType) -> DataFrame:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from pyspark.sql import SparkSession
@@ -233,7 +233,8 @@ class SourceMirror:
         named = dict.fromkeys(each.topic for record in batch for each in record.ranges)
         topics = [topic for topic in named if is_table_topic(topic, self._prefix)]
         reloaded = {each.topic for record in batch if record.reload for each in record.ranges}
-        return [self._merger.describe_table(topic, reloaded=topic in reloaded) for topic in topics]
+        described = (self._merger.describe_table(topic, reloaded=topic in reloaded) for topic in topics)
+        return [replace(table, stream_id=batch[-1].stream_id) for table in described]
 
     def _submit_merges(
         self, sink: Sink, batch: list[CommitRecord], applied: dict[MirrorTable, int], stopped: set[str]

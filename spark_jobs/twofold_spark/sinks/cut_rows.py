@@ -23,6 +23,8 @@ KEY = "twofold.key"
 """The property of a table that names the columns that it is merged by."""
 TOPIC = "twofold.topic"
 """The property of a table that names the topic whose rows it has."""
+STREAM = "twofold.stream"
+"""The property of a table that has the id of the stream whose numbers it has."""
 
 COLUMNS = (
     "number bigint, prefix string, joined boolean, sequence bigint, commit_offset bigint, applied_lsn bigint, "

@@ -18,6 +18,7 @@ import datetime as dt
 import threading
 import uuid
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import dropwhile
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.sinks import column_changes, cut_rows, delta_tables, merge_sql, sharding
-from twofold_spark.sinks.cut_rows import KEY, TOPIC
+from twofold_spark.sinks.cut_rows import KEY
 from twofold_spark.sinks.cuts import CUTS, GlobalCut
 from twofold_spark.sinks.delta_tables import (
     APPLICATION,
@@ -38,7 +39,14 @@ from twofold_spark.sinks.delta_tables import (
 )
 from twofold_spark.sinks.interface import MirrorTable, TableBatch
 from twofold_spark.sinks.merge_sql import escape_literal
-from twofold_spark.sinks.place import Place, TablePlace, check_topic, refuse_lost_cuts, refuse_other_cut
+from twofold_spark.sinks.place import (
+    Place,
+    TablePlace,
+    check_owner,
+    list_owner_properties,
+    refuse_lost_cuts,
+    refuse_other_cut,
+)
 from twofold_spark.sinks.sharding import NO_SHARDING, SHARED, Sharding
 from twofold_spark.sources.decoding import RECORD_PLACE
 
@@ -64,7 +72,7 @@ class DeltaSink:
     def read_applied(self, table: MirrorTable) -> int:
         exists = self._tables.has(str(table))
         if exists and str(table) not in self._checked:
-            check_topic(table, self._tables.name(str(table)), self._tables.read_property(str(table), TOPIC))
+            check_owner(table, self._tables.name(str(table)), partial(self._tables.read_property, str(table)))
         state = self._read_state(table) if exists else None
         with self._lock:
             self._states[str(table)] = state
@@ -104,7 +112,7 @@ class DeltaSink:
             self._spark.sql(f"ALTER TABLE {name} {change}")
 
     def _make_properties(self, table: MirrorTable) -> dict[str, str]:
-        return {TOPIC: table.topic, KEY: ",".join(table.key)}
+        return list_owner_properties(table)
 
     def read_current(self, table: MirrorTable) -> DataFrame | None:
         name = str(table)

@@ -26,7 +26,7 @@ from twofold_spark.sinks import (
     merge_sql,
     sharding,
 )
-from twofold_spark.sinks.cut_rows import KEY, TOPIC
+from twofold_spark.sinks.cut_rows import KEY
 from twofold_spark.sinks.cuts import Cut
 from twofold_spark.sinks.iceberg_branches import MERGES, CutPublisher
 from twofold_spark.sinks.iceberg_commits import CommitRepeated, give_up, list_behind
@@ -34,7 +34,7 @@ from twofold_spark.sinks.iceberg_tables import IcebergTables
 from twofold_spark.sinks.interface import BatchPlan, MirrorTable, TableBatch
 from twofold_spark.sinks.merge_plan import MERGE_MODE, MergedTable, MergeFilter, WriteMode, list_mode_properties
 from twofold_spark.sinks.partitioning import Partitioning
-from twofold_spark.sinks.place import TablePlace, check_topic
+from twofold_spark.sinks.place import TablePlace, check_owner, list_owner_properties
 from twofold_spark.sinks.sharding import SHARED
 
 _DISTRIBUTION = {
@@ -96,7 +96,7 @@ class IcebergSink:
     def read_applied(self, table: MirrorTable) -> int:
         loaded, name = self._load(str(table)), self._tables.name(str(table))
         if loaded is not None:
-            check_topic(table, name, loaded.properties().get(TOPIC) or "")
+            check_owner(table, name, lambda key: str(loaded.properties().get(key) or ""))
             if self._prefix == SHARED:
                 iceberg_commits.give_up_unpublished(self._spark, table, loaded, self._cut)
             iceberg_branches.follow_main(self._spark, name, loaded)
@@ -127,8 +127,8 @@ class IcebergSink:
         state = self._states[str(table)]
         if state.prepared == (columns, table.comment, table.key):
             return
-        own = {TOPIC: table.topic, KEY: ",".join(table.key)}
-        properties = {**list_mode_properties(state.size.choose_mode(self._write_mode, 0)), **_DISTRIBUTION, **own}
+        mode = list_mode_properties(state.size.choose_mode(self._write_mode, 0))
+        properties = {**mode, **_DISTRIBUTION, **list_owner_properties(table)}
         if table.comment:
             properties[iceberg_tables.COMMENT] = table.comment
         name = self._tables.name(str(table))

@@ -46,6 +46,8 @@ class MirrorTable:
     name: str
     key: tuple[str, ...]
     comment: str | None = field(default=None, compare=False)
+    stream_id: str = field(default="", compare=False)
+    """That of its rows' commit records; none of a sharded table, and of one known by name alone."""
 
     @classmethod
     def by_name(cls, name: str) -> MirrorTable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from twofold_common.global_waits import LongWait
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import cut_rows, sharding
-from twofold_spark.sinks.cut_rows import VersionedTables
+from twofold_spark.sinks.cut_rows import KEY, STREAM, TOPIC, VersionedTables
 from twofold_spark.sinks.cuts import CUTS, NO_CUT, OF_GROUP, SOURCES, Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable, Sink
 from twofold_spark.sinks.merge_sql import escape_literal
@@ -187,13 +187,27 @@ class TablePlace(Place):
         self._spark.sql(f"INSERT OVERWRITE {name} SELECT * FROM {_WAITS_VIEW}")
 
 
-def check_topic(table: MirrorTable, name: str, topic: str) -> None:
-    """Refuse a table that has another topic's rows, or that the mirror did not make.
+def list_owner_properties(table: MirrorTable) -> dict[str, str]:
+    """List the properties by which a table is known again."""
+    return {TOPIC: table.topic, KEY: ",".join(table.key), **({STREAM: table.stream_id} if table.stream_id else {})}
 
-    `topic` is what the table says, and `name` its name in SQL. Two members whose catalogs are one
-    would take each other's numbers for their own, and pass over changes.
+
+def check_owner(table: MirrorTable, name: str, read_property: Callable[[str], str]) -> None:
+    """Refuse a table that has another topic's rows, or those of a former stream, or that the mirror
+    did not make.
+
+    `read_property` reads what the table says, and `name` is its name in SQL. Two members whose
+    catalogs are one would take each other's numbers for their own, and pass over changes. So would
+    a stream those of the one before it.
     """
-    if not table.topic or topic == table.topic:
+    topic = read_property(TOPIC) if table.topic else ""
+    if topic == table.topic:
+        if table.stream_id and (stream := read_property(STREAM)) not in ("", table.stream_id):
+            raise Refused(
+                f"the table {name} has the rows of a former stream of {topic} ({stream}, and it is {table.stream_id} now)",
+                at_stake="the changes up to the number that the former stream had reached: they would be passed over",
+                repair="drop or move that table, then start again; or start over in a new place",
+            )
         return
     if topic:
         raise Refused(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterable
 from functools import reduce
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -544,6 +546,33 @@ def test_a_prefix_that_was_started_over_is_not_taken_for_the_old_one(kept: Lake)
     with pytest.raises(Refused, match=r"recreated\n.*rows that are gone would stay\n.* new checkpoint"):
         kept.mirror()
     assert {row["id"] for row in kept.cut()["public.t"].collect()} == {1}, "the old one's"
+
+
+@pytest.mark.parametrize("kept", ["iceberg", "delta"], indirect=True)
+def test_a_table_that_a_former_stream_left_does_not_pass_over_the_next_ones_changes(kept: Lake) -> None:
+    """Somebody started over, and dropped the cuts and not all tables."""
+    w = kept.writer
+    _things(kept)
+    _both(kept, 2, 3)
+    kept.mirror()
+    w.visible()
+    delete_records(w.bootstrap, f"{w.prefix}.commits")
+    w.stream_id, w.sequence = "of the next init", 0
+    _both(kept, 4)
+    if kept.choice.name == "delta":
+        shutil.rmtree(Path(kept.choice.address) / "twofold")
+    else:
+        kept.spark.sql(f"DROP TABLE {kept.catalog}.twofold.cuts")
+    kept.drop("other")
+    kept.checkpoint = "of the next"
+    with pytest.raises(Refused, match=r"t.* has the rows of a former stream (?s:.*)passed over\n.*drop or move"):
+        kept.mirror()
+    kept.drop("t")
+    kept.mirror()
+    assert {name: {row["id"] for row in kept.cut()[f"public.{name}"].collect()} for name in ("t", "other")} == {
+        "t": {4},
+        "other": {4},
+    }
 
 
 def test_executors_run_no_python(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
