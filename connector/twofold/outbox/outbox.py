@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import NamedTuple
 
 from twofold.config import OutboxRule
@@ -34,37 +35,63 @@ class OutboxEvent(NamedTuple):
     headers: Headers
 
 
+class Places(NamedTuple):
+    """Where an event's parts are in a row."""
+
+    topic: int
+    key: int
+    payload: int
+    headers: list[tuple[str, int]]
+
+
 class OutboxTable:
     """One version of an outbox table."""
 
     def __init__(self, rule: OutboxRule, shape: TableShape, prefix: str) -> None:
-        """Refused: the table lacks a named column, or a data policy hides it."""
+        """A version that does not fit the rule is refused with its first event. The stream also
+        describes versions whose events are in Kafka.
+        """
         self.name = f"{shape.schema}.{shape.table}"
         self._prefix = prefix
         self._rule = rule
+        self._shape = shape
         self._columns = [column.name for column in shape.columns]
         self._bytes = [encoding_of(column.type).how is How.BYTES for column in shape.columns]
         self._topics: dict[bytes, str] = {}
         """The topics by their names."""
-        self._topic = self._place("topic_column", rule.topic_column)
-        self._key = self._place("key_column", rule.key_column)
-        self._payload = self._place("payload_column", rule.payload_column)
         self.is_avro = rule.payload_encoding == "avro"
         """Whether the registry's schemas encode the payloads."""
-        self._headers = [(name, self._place("header_columns", name)) for name in rule.header_columns]
+
+    @cached_property
+    def _places(self) -> Places:
+        return self.find_places()
+
+    def find_places(self) -> Places:
+        """Find where an event's parts are in a row.
+
+        Refused: the table lacks a named column, or a data policy hides it.
+        """
+        rule, shape = self._rule, self._shape
+        places = Places(
+            self._place("topic_column", rule.topic_column),
+            self._place("key_column", rule.key_column),
+            self._place("payload_column", rule.payload_column),
+            [(name, self._place("header_columns", name)) for name in rule.header_columns],
+        )
         require_shown(rule, shape)
-        if self._bytes[self._topic]:
+        if self._bytes[places.topic]:
             raise Refused(
                 f"the outbox {self.name} has bytes in {rule.topic_column}, the column that names the topic",
                 at_stake=_AT_STAKE,
                 repair="name a column of text as topic_column in [[outbox]]",
             )
-        if self.is_avro and shape.columns[self._payload].type.name not in _JSON:
+        if self.is_avro and shape.columns[places.payload].type.name not in _JSON:
             raise Refused(
                 f"the outbox {self.name} has no JSON in {rule.payload_column}, and payload_encoding is avro",
                 at_stake=_AT_STAKE,
                 repair="name a column of json or jsonb as payload_column in [[outbox]], or remove payload_encoding",
             )
+        return places
 
     def event(self, payload: bytes, *, in_stream: bool) -> OutboxEvent | None:
         """Return the event of a row's message; None for an update or a delete.
@@ -76,7 +103,8 @@ class OutboxTable:
             other = decode(payload, in_stream=in_stream)
             assert not isinstance(other, Insert), "the stream sends text, and an insert all values"
             return None
-        name = row[self._topic]
+        places = self._places
+        name = row[places.topic]
         if not name:
             raise Refused(
                 f"a row of the outbox {self.name} has no {self._rule.topic_column}",
@@ -86,8 +114,8 @@ class OutboxTable:
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = event_topic_of(self._prefix, name.decode())
-        headers = tuple([(header, self._value(row, place)) for header, place in self._headers])
-        return OutboxEvent(topic, self._value(row, self._key), self._value(row, self._payload), headers)
+        headers = tuple([(header, self._value(row, place)) for header, place in places.headers])
+        return OutboxEvent(topic, self._value(row, places.key), self._value(row, places.payload), headers)
 
     def _place(self, setting: str, name: str) -> int:
         if name in self._columns:
@@ -95,7 +123,8 @@ class OutboxTable:
         raise Refused(
             f"the outbox {self.name} has no column {name}, which {setting} names",
             at_stake=_AT_STAKE,
-            repair=f"name one of its columns as {setting} in [[outbox]]: {', '.join(self._columns)}",
+            repair=f"name one of the columns that this row has as {setting} in [[outbox]]: {', '.join(self._columns)}. If the table was altered, "
+            "rows from before that come first: with each configuration the run goes on up to the first row that does not fit it",
         )
 
     def _value(self, row: list[bytes | None], place: int) -> bytes | None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -32,6 +32,7 @@ from twofold.kafka.watch import Watch
 from twofold.run import last_refusal
 from twofold.run.source_settings import selection, source_use, wanted_publication
 from twofold.source import ddl_messages, identity, provisioning, publishable, readiness
+from twofold.source import messages as m
 from twofold.source.catalog import Catalog
 from twofold.source.connection import connect
 from twofold.source.diagnosis import foreign_slot, lost_slot, slot_holder
@@ -203,11 +204,22 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         published = published_tables(config.conninfo, config.publication)
         if idle := tables.policy.idle_rules(published):
             raise _idle_rules(idle, config.publication)
+        _require_outboxes(tables, published, config.publication)
         tables.announce(published)
         # Before the slot: the first run notices what changes from here on, and no row is taken for
         # a later one.
         tables.note_descriptions(describe_published(config.conninfo, config.publication))
     return tables.pins.take_unwritten()
+
+
+def _require_outboxes(tables: Tables, published: Collection[m.Relation], publication: str) -> None:
+    """Refuse an outbox that does not fit its rule. Before there is a slot, no row has the columns
+    that it had formerly.
+    """
+    tables.events.require_published(published, publication)
+    for relation in filter(tables.events.is_outbox, published):
+        if (outbox := tables.describe(relation).table.outbox) is not None:
+            outbox.find_places()
 
 
 def _idle_rules(rules: Sequence[ColumnRule], publication: str) -> Refused:

@@ -121,8 +121,6 @@ class Tables:
         assert self.owner.check()
         relations = tuple(relations)
         self.events.require_published(relations, self._config.publication)
-        for relation in filter(self.events.is_outbox, relations):
-            self.describe(relation)  # refused if it lacks a column
         relations = tuple(each for each in relations if not self.events.is_outbox(each))
         for relation in relations:
             topic = self.pins.topic_of(relation)

@@ -101,7 +101,7 @@ def test_an_outbox_that_lacks_a_column_is_refused_by_its_name() -> None:
 def test_an_outbox_does_not_show_what_the_policy_hides(column: str) -> None:
     hidden = tuple(replace(c, policy="drop") if c.name == column else c for c in shape().columns)
     with pytest.raises(Refused, match=f"the data policy hides: {column}"):
-        OutboxTable(RULE, replace(shape(), columns=hidden), "shop")
+        OutboxTable(RULE, replace(shape(), columns=hidden), "shop").find_places()
 
 
 def said(prefix: str) -> LogicalMessage:
