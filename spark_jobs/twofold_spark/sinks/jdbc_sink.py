@@ -290,6 +290,7 @@ reader's transaction is in the way of ALTER TABLE, behind which all other reader
 """
 _HAS_SHARD = "INSERT INTO {} VALUES ({}, {}, ARRAY[]::text[]) ON CONFLICT (name) DO NOTHING"
 """A member has rows in a sharded table."""
+_HAS_NO_SHARD = "DELETE FROM {} WHERE name = {} AND prefix = {}"
 
 
 class JdbcPlace(Place):
@@ -329,6 +330,7 @@ class JdbcPlace(Place):
             for prefix in members:
                 jdbc_identity.record_new(run, self._names(prefix))
             self.sharding.check_unchanged(jdbc_tables.read_sharding(run), self.last)
+            self._listed = self._list_shards(self.last) if self.last is not None else set()
             jdbc_tables.write_sharding(run, self.sharding)
             self._cuts_oid = jdbc_identity.read_oid(run, "twofold.cuts")
         # What cannot be dropped is in nobody's way, and goes at a later start.
@@ -364,18 +366,22 @@ class JdbcPlace(Place):
             run(_NOT_FOR_LONG)
             for sink in self._sinks.values():
                 sink.merge_staged(run)
-            shards = {(p, name) for p, part, _ in cut.parts for name in part.versions if self.sharding.covers(name)}
-            for prefix, name in shards - self._listed:
-                run(_HAS_SHARD.format(self._names(prefix).own("mirrored"), *map(quote_literal, (name, prefix))))
+            shards = self._list_shards(cut)
+            for each, statement in ((shards - self._listed, _HAS_SHARD), (self._listed - shards, _HAS_NO_SHARD)):
+                for prefix, name in each:
+                    run(statement.format(self._names(prefix).own("mirrored"), *map(quote_literal, (name, prefix))))
             rows = (_cut_row(cut.number, prefix, part, joined=joined) for prefix, part, joined in cut.parts)
             run(f"INSERT INTO twofold.cuts {' UNION ALL '.join(rows)}")
             # A cut without changes must not lie on an older one either. The INSERT keeps the name.
             if jdbc_identity.read_oid(run, "twofold.cuts") != self._cuts_oid:
                 raise jdbc_identity.refuse_restored_place()
         self.last = cut
-        self._listed |= shards
+        self._listed = shards
         for sink in self._sinks.values():
             sink.forget_staged()
+
+    def _list_shards(self, cut: GlobalCut) -> set[tuple[str, str]]:
+        return {(p, name) for p, part, _ in cut.parts for name in part.versions if self.sharding.covers(name)}
 
     def forget(self, keep: dt.timedelta) -> None:
         ago = f"clock_timestamp() - interval '{keep.total_seconds()} s'"

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -494,6 +494,25 @@ def test_a_sharded_table_in_postgresql_that_was_made_again_is_reloaded_in_each_m
     with pytest.raises(TableRefused, match=r"is not the one (?s:.*)backfill start .* in each member"):
         job.applied(shared)
     job.place.close()
+
+
+def test_a_sharded_table_in_postgresql_stays_in_the_cuts_when_a_member_leaves(lake: Lake, database: str) -> None:
+    lake.choice = SinkChoice("jdbc", database)
+    shared = MirrorTable("*.public.t", "public", "t", ())
+    part = Cut(5, 5, 0, whole=True, versions={"public.t": "now"}, backfilling=(), stopped=())
+    for members in (("east", "west"), ("east",), ("east", "west")):
+        place = JdbcPlace(build_jdbc_url(database), of_group=True, sharding=Sharding.parse("public.t"))
+        place.open(lake.spark, members)
+        job = _Job(lake.spark, SHARED, place, place.make_sink(lake.spark, SHARED))
+        job.applied(shared)
+        job.merge(shared, 5)
+        others = {} if "west" in members else {"west": replace(part, versions={})}
+        place.publish(GlobalCut(place.next_number, dict.fromkeys(members, part), others))
+        place.close()
+        cut = lake.reader.find_cut()
+        assert cut is not None
+        assert not cut.held_tables
+        assert [(prefix, *each.versions) for prefix, each in cut.members.items()] == [(m, "public.t") for m in members]
 
 
 def test_a_place_in_postgresql_of_a_version_that_kept_no_oids_gets_them(lake: Lake, database: str) -> None:
