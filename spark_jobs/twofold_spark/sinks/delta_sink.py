@@ -337,7 +337,16 @@ class DeltaPlace(TablePlace):
         return spark.table(self._own.name(CUTS))
 
     def _read_last(self) -> GlobalCut | None:
-        return cut_rows.read_last(self.read_cuts(self._spark))
+        last = cut_rows.read_last(self.read_cuts(self._spark))
+        (_, number), name = self._own.read_state(CUTS), self._own.name(CUTS)
+        if number > (known := last.number if last is not None else 0):
+            # Delta would skip the rows of the cuts in between.
+            raise Refused(
+                f"{name} ends with cut {known}, and cut {number} was published: somebody has restored it, or deleted rows",
+                at_stake="the cuts in between, which readers have seen",
+                repair=f"RESTORE TABLE {name} TO VERSION AS OF the last one before that: DESCRIBE HISTORY {name} lists them",
+            )
+        return last
 
     def _delete_before(self, number: int) -> None:
         delta_tables.forget_marks(self._spark)

@@ -306,6 +306,27 @@ def test_a_table_in_delta_that_a_person_restored_is_refused_until_its_rows_are_b
     assert job.copies(t) == 3
 
 
+def test_cuts_in_delta_that_a_person_restored_are_refused_until_they_are_back(delta: Lake) -> None:
+    (t,) = _tables(delta, "t")
+    _cut_5(delta, t)
+    job = _Job.start(delta)
+    job.applied(t)
+    job.merge(t, 6)
+    job.publish(6, t)
+    name = f"delta.`{delta.choice.address}/twofold/cuts`"
+    versions = [row["version"] for row in delta.spark.sql(f"DESCRIBE HISTORY {name}").collect()]
+    for change in (f"RESTORE TABLE {name} TO VERSION AS OF {versions[1]}", f"DELETE FROM {name}"):
+        delta.spark.sql(change)
+        with pytest.raises(Refused, match=r"ends with cut [01], and cut 2 was published(?s:.*)DESCRIBE HISTORY"):
+            _Job.start(delta)
+        delta.spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {versions[0]}")
+    job = _Job.start(delta)
+    assert job.applied(t) == [6]
+    job.merge(t, 7)
+    job.publish(7, t)
+    assert job.copies(t) == 3
+
+
 def test_a_table_in_delta_whose_folder_alone_came_from_a_backup_is_refused_until_it_is_reloaded(delta: Lake) -> None:
     """The process may end between the reload's merge and the cut, or before the merge."""
     (t,) = _tables(delta, "t")
