@@ -123,7 +123,7 @@ class OutboxTable:
         raise Refused(
             f"the outbox {self.name} has no column {name}, which {setting} names",
             at_stake=_AT_STAKE,
-            repair=f"name one of the columns that this row has as {setting} in [[outbox]]: {', '.join(self._columns)}. If the table was altered, "
+            repair=f"name one of its columns as {setting} in [[outbox]]: {', '.join(self._columns)}. If the table was altered, "
             "rows from before that come first: with each configuration the run goes on up to the first row that does not fit it",
         )
 
