@@ -370,11 +370,12 @@ class JdbcPlace(Place):
             for each, statement in ((shards - self._listed, _HAS_SHARD), (self._listed - shards, _HAS_NO_SHARD)):
                 for prefix, name in each:
                     run(statement.format(self._names(prefix).own("mirrored"), *map(quote_literal, (name, prefix))))
-            rows = (_cut_row(cut.number, prefix, part, joined=joined) for prefix, part, joined in cut.parts)
-            run(f"INSERT INTO twofold.cuts {' UNION ALL '.join(rows)}")
-            # A cut without changes must not lie on an older one either. The INSERT keeps the name.
+            # A cut without changes must not lie on an older one either. The lock keeps the name.
+            run("LOCK TABLE twofold.cuts IN ROW EXCLUSIVE MODE")
             if jdbc_identity.read_oid(run, "twofold.cuts") != self._cuts_oid:
                 raise jdbc_identity.refuse_restored_place()
+            rows = (_cut_row(cut.number, prefix, part, joined=joined) for prefix, part, joined in cut.parts)
+            run(f"INSERT INTO twofold.cuts {' UNION ALL '.join(rows)}")
         self.last = cut
         self._listed = shards
         for sink in self._sinks.values():

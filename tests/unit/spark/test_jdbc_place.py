@@ -53,7 +53,7 @@ def place_in(database: Database) -> JdbcPlace:
 def test_a_publication_that_others_are_in_the_way_of_is_tried_again(errors: list[tuple[str, str]]) -> None:
     place = place_in(database := Database(*(rejected(*error) for error in errors)))
     place.publish(CUT)
-    assert [statement.split()[0] for statement in database.committed] == ["SET", "INSERT", "SELECT"]
+    assert [statement.split()[0] for statement in database.committed] == ["SET", "LOCK", "SELECT", "INSERT"]
     assert place.last == CUT
 
 
