@@ -204,7 +204,7 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
         published = published_tables(config.conninfo, config.publication)
         if idle := tables.policy.idle_rules(published):
             raise _idle_rules(idle, config.publication)
-        _require_outboxes(tables, published, config.publication)
+        _require_places(tables, published)
         tables.announce(published)
         # Before the slot: the first run notices what changes from here on, and no row is taken for
         # a later one.
@@ -212,11 +212,11 @@ def _pins(config: Config, registry: Registry, database: str) -> dict[str, Pin]:
     return tables.pins.take_unwritten()
 
 
-def _require_outboxes(tables: Tables, published: Collection[m.Relation], publication: str) -> None:
+def _require_places(tables: Tables, published: Collection[m.Relation]) -> None:
     """Refuse an outbox that does not fit its rule. Before there is a slot, no row has the columns
     that it had formerly.
     """
-    tables.events.require_published(published, publication)
+    tables.events.note_names(published)
     for relation in filter(tables.events.is_outbox, published):
         if (outbox := tables.describe(relation).table.outbox) is not None:
             outbox.find_places()

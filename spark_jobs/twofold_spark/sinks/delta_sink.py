@@ -344,7 +344,7 @@ class DeltaPlace(TablePlace):
             raise Refused(
                 f"{name} ends with cut {known}, and cut {number} was published: somebody has restored it, or deleted rows",
                 at_stake="the cuts in between, which readers have seen",
-                repair=f"RESTORE TABLE {name} TO VERSION AS OF the last one before that: DESCRIBE HISTORY {name} lists them",
+                repair=f"{delta_tables.begin_restore(name)} TO VERSION AS OF the last one before that: DESCRIBE HISTORY {name} lists them",
             )
         return last
 

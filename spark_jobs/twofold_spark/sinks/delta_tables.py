@@ -211,12 +211,17 @@ def refuse_other_writer(table: str) -> Refused:
     )
 
 
+def begin_restore(name: str) -> str:
+    """Return how a person's RESTORE begins: its version may be older than Delta's retention."""
+    return f"SET {_ENFORCE_AGE}=false; RESTORE TABLE {name}"
+
+
 def refuse_restored(table: str, name: str, shown: int, *, may_return: bool) -> Refused:
     """Make the refusal of a table that a person restored; `name` is that in SQL.
 
     It may return to the version of the last cut if no merge has come since.
     """
-    back = f"SET {_ENFORCE_AGE}=false; RESTORE TABLE {name} TO VERSION AS OF {shown}, or " if may_return else ""
+    back = f"{begin_restore(name)} TO VERSION AS OF {shown}, or " if may_return else ""
     return Refused(
         f"RESTORE has brought back former rows of {table} since the last cut, which has its version {shown}",
         at_stake="changes that would be missing: the table's number still says that it has them",

@@ -53,47 +53,52 @@ def record_new(run: Run, names: Names) -> None:
         table = MirrorTable.by_name(name)
         if _is_same_database(place, here) and oid is not None and oid == read_oid(run, names.table(table)):
             raise _refuse_restored_cuts()
-        record(run, names, table)
+        _record(run, names, table, here)
 
 
 def record(run: Run, names: Names, table: MirrorTable) -> None:
-    """Keep the present oid of a table; 0 if it is not there, so that none is taken for it later."""
-    oid, here = f"coalesce(to_regclass({quote_literal(names.table(table))})::oid, 0)", _read_place(run)
-    run(
-        f"UPDATE {names.own('mirrored')} SET relid = {oid}, place = {quote_literal(here)} "
-        f"WHERE name = {quote_literal(str(table))}"
-    )
+    """Keep the present oid of a table."""
+    _record(run, names, table, _read_place(run))
 
 
-def lock_and_check(run: Run, names: Names, table: MirrorTable) -> None:
+def lock_and_check(run: Run, names: Names, table: MirrorTable, *, is_shared: bool) -> None:
     """Refuse a table that the mirror did not make, and keep the name as it is until the commit."""
     run(f"LOCK TABLE {names.table(table)} IN ROW EXCLUSIVE MODE")
-    check(run, names, table)
-    unknown = f"SELECT name FROM {names.own('mirrored')} WHERE name = {quote_literal(str(table))} AND relid IS NULL"
-    if run(unknown) is not None:
+    if not check(run, names, table, is_shared=is_shared):
         record(run, names, table)
 
 
-def check(run: Run, names: Names, table: MirrorTable) -> None:
-    """Refuse a table that is not the one that the mirror made.
+def check(run: Run, names: Names, table: MirrorTable, *, is_shared: bool) -> bool:
+    """Refuse a table that is not the one that the mirror made; return whether its oid is recorded.
 
     A table that is not there, or of which nothing is recorded, is for others to judge.
     """
     name, mirrored = names.table(table), names.own("mirrored")
-    recorded_at = run(
-        f"SELECT coalesce(place, '') FROM {mirrored} WHERE name = {quote_literal(str(table))} "
-        f"AND relid <> to_regclass({quote_literal(name)})::oid"
+    known = run(
+        f"SELECT json_build_array(relid::text, to_regclass({quote_literal(name)})::oid::text, coalesce(place, '')) "
+        f"FROM {mirrored} WHERE name = {quote_literal(str(table))}"
     )
-    if recorded_at is None:
-        return
-    if recorded_at != _read_place(run):
+    recorded, present, place = json.loads(known) if known is not None else (None, None, "")
+    if recorded is None or present in (None, recorded):
+        return recorded is not None
+    if place != _read_place(run):
         raise refuse_restored_place()
-    reload = f"`{reload_command(table)}`" + ("" if table.topic.partition(".")[0] != "*" else " in each member")
+    reload = f"`{reload_command(table)}`"
+    if is_shared:
+        reload = f"start the mirror again with --on-table-error go-on, then in each shard {reload}"
     raise TableRefused(
         f"the table {name} is not the one that the mirror made: it alone was restored from a backup, or made again",
         at_stake="the changes in between, which would be missing",
         repair=f"drop the mirror's table (DROP TABLE {name}), then {reload}. If it has all rows of the last cut: "
         f"UPDATE {mirrored} SET relid = NULL WHERE name = {quote_literal(str(table))}",
+    )
+
+
+def _record(run: Run, names: Names, table: MirrorTable, place: str) -> None:
+    """Keep the present oid; 0 if the table is not there, so that none is taken for it later."""
+    run(
+        f"UPDATE {names.own('mirrored')} SET relid = coalesce(to_regclass({quote_literal(names.table(table))})::oid, 0), "
+        f"place = {quote_literal(place)} WHERE name = {quote_literal(str(table))}"
     )
 
 

@@ -68,7 +68,7 @@ class JdbcSink:
                 if not _exists(run, self._names.table(table)):
                     return 0
                 if str(table) not in part.stopped:  # it waits for its reload, and the others go on
-                    jdbc_identity.check(run, self._names, table)
+                    jdbc_identity.check(run, self._names, table, is_shared=self._prefix == SHARED)
             self._known_tables.add(table)
         return part.sequence
 
@@ -106,8 +106,7 @@ class JdbcSink:
         with own_transaction(self._spark, self._url) as run:
             exists = _exists(run, self._names.table(table))
             into = self._names.table(table) if exists else None
-            query = merge_sql.repeated_query(into, staged, table.key, emptied=emptied, everywhere=everywhere)
-            repeated = run(query)
+            repeated = run(merge_sql.repeated_query(into, staged, table.key, emptied=emptied, everywhere=everywhere))
         if repeated is not None:
             self._staged.pop(table, None)
         return repeated
@@ -161,13 +160,9 @@ class JdbcSink:
         name, stage = self._names.table(table), self._names.stage(table)
         present, staged = jdbc_tables.read_columns(run, name), jdbc_tables.read_staged_columns(run, self._names, table)
         if table in self._known_tables and not present and not replace:
-            raise TableRefused(
-                f"{table} was dropped from the mirror while the job ran",
-                at_stake="its rows: the batch has only those that changed",
-                repair=f"`{reload_command(table)}`",
-            )
+            raise _refuse_dropped(table)
         if present:
-            jdbc_identity.check(run, self._names, table)
+            jdbc_identity.check(run, self._names, table, is_shared=self._prefix == SHARED)
         if present and run(f"SELECT row_security_active({quote_literal(name)})::text") == "true":
             raise _refuse_policies(table, name)
         if present and (key := jdbc_tables.read_key(run, self._names, str(table))) is not None:
@@ -183,7 +178,7 @@ class JdbcSink:
         name, stage = self._names.table(table), self._names.stage(table)
         wanted = jdbc_tables.read_staged_columns(run, self._names, table)
         run("SET LOCAL row_security = off")  # a policy since the check is an error, and hides no row
-        self._create_or_alter(run, table, wanted)
+        self._create_or_alter(run, table, wanted, replace=batch.replace)
         columns = ", ".join(map(quote_identifier, wanted))
         if batch.replace:
             # Not TRUNCATE: readers whose snapshot is older would find the table empty.
@@ -206,9 +201,11 @@ class JdbcSink:
             run(statement)
         run(f"DROP TABLE {stage}")
 
-    def _create_or_alter(self, run: Run, table: MirrorTable, wanted: dict[str, str]) -> None:
+    def _create_or_alter(self, run: Run, table: MirrorTable, wanted: dict[str, str], *, replace: bool) -> None:
         name = self._names.table(table)
         present = jdbc_tables.read_columns(run, name)
+        if table in self._known_tables and not present and not replace:
+            raise _refuse_dropped(table)
         if not present:
             self._create(run, table, wanted)
             return
@@ -218,7 +215,7 @@ class JdbcSink:
                 at_stake="that table's rows",
                 repair="mirror into a database of its own, never into the source",
             )
-        jdbc_identity.lock_and_check(run, self._names, table)
+        jdbc_identity.lock_and_check(run, self._names, table, is_shared=self._prefix == SHARED)
         for change in jdbc_tables.list_alterations(table, present, wanted):
             run(f"ALTER TABLE {name} {change}")
 
@@ -233,6 +230,14 @@ class JdbcSink:
             f"ARRAY[{names}]::text[]) ON CONFLICT (name) DO UPDATE SET key = excluded.key"
         )
         jdbc_identity.record(run, self._names, table)
+
+
+def _refuse_dropped(table: MirrorTable) -> TableRefused:
+    return TableRefused(
+        f"{table} was dropped from the mirror while the job ran",
+        at_stake="its rows: the batch has only those that changed",
+        repair=f"`{reload_command(table)}`",
+    )
 
 
 def _refuse_policies(table: MirrorTable, name: str) -> TableRefused:

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,16 @@ def _cut_5(lake: Lake, *tables: MirrorTable) -> None:
         job.merge(each, 5)
     job.publish(5, *tables)
     job.place.close()
+
+
+def _job_at_6(lake: Lake, t: MirrorTable) -> _Job:
+    """Behind an earlier job's cut."""
+    _cut_5(lake, t)
+    job = _Job.start(lake)
+    job.applied(t)
+    job.merge(t, 6)
+    job.publish(6, t)
+    return job
 
 
 def _two_jobs(lake: Lake, *tables: MirrorTable) -> tuple[_Job, _Job]:
@@ -281,11 +292,7 @@ def _another_row(value: int) -> Callable[[DataFrame], DataFrame]:
 def test_a_table_in_delta_that_a_person_restored_is_refused_until_its_rows_are_back(delta: Lake) -> None:
     """By a time, then by a version; the number of the last merge stays."""
     (t,) = _tables(delta, "t")
-    _cut_5(delta, t)
-    job = _Job.start(delta)
-    job.applied(t)
-    job.merge(t, 6)
-    job.publish(6, t)
+    job = _job_at_6(delta, t)
     name = f"delta.`{delta.choice.address}/public/t`"
     history = delta.spark.sql(f"DESCRIBE HISTORY {name}")
     (first,) = history.where("version = 1").selectExpr("CAST(timestamp AS string) AS at").collect()
@@ -308,16 +315,12 @@ def test_a_table_in_delta_that_a_person_restored_is_refused_until_its_rows_are_b
 
 def test_cuts_in_delta_that_a_person_restored_are_refused_until_they_are_back(delta: Lake) -> None:
     (t,) = _tables(delta, "t")
-    _cut_5(delta, t)
-    job = _Job.start(delta)
-    job.applied(t)
-    job.merge(t, 6)
-    job.publish(6, t)
+    job = _job_at_6(delta, t)
     name = f"delta.`{delta.choice.address}/twofold/cuts`"
     versions = [row["version"] for row in delta.spark.sql(f"DESCRIBE HISTORY {name}").collect()]
     for change in (f"RESTORE TABLE {name} TO VERSION AS OF {versions[1]}", f"DELETE FROM {name}"):
         delta.spark.sql(change)
-        with pytest.raises(Refused, match=r"ends with cut [01], and cut 2 was published(?s:.*)DESCRIBE HISTORY"):
+        with pytest.raises(Refused, match=r"ends with cut [01], and cut 2 was published(?s:.*)SET .*=false; RESTORE"):
             _Job.start(delta)
         delta.spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {versions[0]}")
     job = _Job.start(delta)
@@ -454,6 +457,25 @@ def test_a_table_in_postgresql_that_a_person_vouches_for_is_gone_on_with(lake: L
             job.place.close()
 
 
+def test_a_table_in_postgresql_that_is_dropped_behind_its_staging_is_refused_and_not_made_of_the_batchs_rows(
+    lake: Lake, database: str
+) -> None:
+    """A reload makes it again."""
+    lake.choice = SinkChoice("jdbc", database)
+    (t,) = _tables(lake, "t")
+    job = _job_at_6(lake, t)
+    with psycopg.connect(database, autocommit=True) as person:
+        for replace_rows in (False, True):
+            job.applied(t)
+            job.merge(t, 7, replace=replace_rows)
+            person.execute("DROP TABLE IF EXISTS public.t")
+            with nullcontext() if replace_rows else pytest.raises(TableRefused, match="was dropped from the mirror"):
+                job.publish(7, t)
+    assert job.copies(t) == 1
+    assert job.applied(t) == [7]
+    job.place.close()
+
+
 def test_a_place_in_postgresql_that_was_restored_whole_is_gone_on_with_by_the_next_job(
     lake: Lake, database: str
 ) -> None:
@@ -512,8 +534,9 @@ def test_a_sharded_table_in_postgresql_that_was_made_again_is_reloaded_in_each_m
     with psycopg.connect(database, autocommit=True) as person:
         person.execute("CREATE TABLE dump AS SELECT * FROM public.t")
         _make_again(person, "public.t", "dump")
-    with pytest.raises(TableRefused, match=r"is not the one (?s:.*)backfill start .* in each member"):
-        job.applied(shared)
+    for each in (shared, MirrorTable.by_name("public.t")):  # as a batch has it, and as a start
+        with pytest.raises(TableRefused, match=r"is not the one (?s:.*)in each shard `.*backfill start"):
+            job.applied(each)
     job.place.close()
 
 
