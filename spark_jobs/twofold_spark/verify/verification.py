@@ -155,13 +155,14 @@ class Verification:
             began = time.monotonic()
             is_certain = self._await_marker()
             deadline += time.monotonic() - began
-            after, mirrored = compared.read_source_rows(buckets), compared.read_mirror_rows(buckets)
+            # The mirror first: a row that the source has before and after it had no other state meanwhile.
+            mirrored, after = compared.read_mirror_rows(buckets), compared.read_source_rows(buckets)
             unequal = {k for k in after.keys() | mirrored.keys() if after.get(k) != mirrored.get(k)}
             unchanged = {k for k in unequal if before.get(k) == after.get(k)}
             if not unequal:
                 differing -= buckets
                 continue
-            if unequal == unchanged or time.monotonic() > deadline:
+            if not is_certain or unequal == unchanged or time.monotonic() > deadline:
                 found = [RowDifference(table, k, after.get(k), mirrored.get(k)) for k in sorted(unequal)]
                 found = self._add_skipped(compared, table, topic, found)
                 found[:NAMED_ROWS] = self._add_last_changes(compared, topic, found[:NAMED_ROWS])
@@ -278,8 +279,12 @@ class TableComparison:
 
     @property
     def is_as_known(self) -> bool:
-        """Whether the table is equal, or differs in nothing but rows that a person had skipped."""
-        return not self.buckets or (self.buckets <= BUCKETS_AT_ONCE and all(d.is_known for d in self.different))
+        """Whether the table is equal, or differs in nothing but rows that a person had skipped.
+
+        Buckets that differ without a row that was found are not known.
+        """
+        known = bool(self.different) and all(d.is_known for d in self.different)
+        return not self.buckets or (known and self.buckets <= BUCKETS_AT_ONCE)
 
     def __str__(self) -> str:
         if not self.buckets:

@@ -1,14 +1,17 @@
-"""`verify` waits for a mirror that moves, and says how far one is that does not."""
+"""`verify` waits for a mirror that moves, says how far one is that does not, and is sure of equality
+alone.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from twofold_spark.verify import verification
-from twofold_spark.verify.verification import Verification
+from twofold_spark.verify.verification import TableComparison, Verification
 
 
 class _Clock:
@@ -61,3 +64,67 @@ def test_a_mirror_that_stands_still_is_given_up_with_its_place(monkeypatch: pyte
     (line,) = said
     assert line.startswith("verify: the mirror's cut is at 0/258, 400 bytes of the source's log before the marker")
     assert line.endswith("and has not moved for 5 s: does the mirror run?")
+
+
+_Rows = dict[int, str]
+
+
+class _Table:
+    """A table of two sides that change from one reading to the next; each row has a bucket."""
+
+    unpublished = ()
+    buckets = 1024
+    key = ()
+
+    def __init__(self, states: Iterable[tuple[_Rows, _Rows]]) -> None:
+        self._states = iter(states)
+
+    def sum_source_buckets(self) -> dict[int, tuple[int, int]]:
+        return {bucket: (1, hash(row)) for bucket, row in next(self._states)[0].items()}
+
+    def sum_mirror_buckets(self) -> dict[int, tuple[int, int]]:
+        return {bucket: (1, hash(row)) for bucket, row in next(self._states)[1].items()}
+
+    def read_source_rows(self, buckets: set[int]) -> dict[str, str]:
+        return {f"{bucket:04}": row for bucket, row in next(self._states)[0].items() if bucket in buckets}
+
+    def read_mirror_rows(self, buckets: set[int]) -> dict[str, str]:
+        return {f"{bucket:04}": row for bucket, row in next(self._states)[1].items() if bucket in buckets}
+
+    def count_inexpressible(self) -> dict[str, int]:
+        return {}
+
+
+def _compare(monkeypatch: pytest.MonkeyPatch, *states: tuple[_Rows, _Rows], moves: bool) -> TableComparison:
+    """Compare; the mirror passes each marker or none."""
+    made, _, _ = _verification(monkeypatch, 1000)
+    monkeypatch.setattr(verification, "ComparedTable", lambda *_: _Table(states))
+    monkeypatch.setattr(made, "_await_marker", lambda: moves)
+    monkeypatch.setattr(made, "_add_skipped", lambda *args: args[-1])
+    return made._compare("public.t")
+
+
+def test_a_row_that_changes_while_the_mirror_stands_still_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    former, later = ({1: "a 1"}, {1: "z 1"}), ({1: "b 1"}, {1: "z 1"})
+    found = _compare(monkeypatch, former, former, former, later, later, moves=False)
+    assert [each.text for each in found.different] == ["0001"]
+    assert not found.is_as_known
+    assert "it may only be behind" in str(found)
+
+
+def test_buckets_that_nobody_looked_into_since_the_mirror_stopped_are_a_difference(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first ones have settled."""
+    rows, former = dict.fromkeys(range(100), "a 1"), dict.fromkeys(range(100), "z 1")
+    found = _compare(monkeypatch, *[(rows, former)] * 3, *[(rows, rows)] * 2, moves=False)
+    assert (found.buckets, found.different) == (36, ())
+    assert not found.is_as_known
+
+
+def test_a_row_that_changes_and_arrives_behind_a_reading_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was right at each moment."""
+    late, arrived, changed = ({1: "a 1"}, {1: "z 1"}), ({1: "a 1"}, {1: "a 1"}), ({1: "b 1"}, {1: "b 1"})
+    found = _compare(monkeypatch, *[late] * 3, arrived, *[changed] * 4, moves=True)
+    assert found.is_as_known
+    assert not found.buckets
