@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from twofold_spark.errors import UsageError
 
+SQLITE_FILE = "catalog.db"
 _SCHEMES = {"http": "rest", "https": "rest", "jdbc": "jdbc", "thrift": "hive"}
 
 
@@ -39,7 +40,7 @@ class CatalogChoice:
     def settings(self, warehouse: str, name: str) -> dict[str, str]:
         kind, uri = self.kind, self.uri
         if kind == "sqlite":
-            kind, uri = "jdbc", f"jdbc:sqlite:{warehouse}/catalog.db?busy_timeout=30000"
+            kind, uri = "jdbc", f"jdbc:sqlite:{warehouse}/{SQLITE_FILE}?busy_timeout=30000"
         properties = {
             "type": kind,
             "warehouse": warehouse,

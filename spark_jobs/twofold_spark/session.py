@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession, is_remote
 
 from twofold_common import java
 from twofold_spark import jars, object_store
-from twofold_spark.catalog_choice import WAREHOUSE_CATALOG, CatalogChoice
+from twofold_spark.catalog_choice import SQLITE_FILE, WAREHOUSE_CATALOG, CatalogChoice
 from twofold_spark.errors import SetupError
 from twofold_spark.java_classes import set_log_level
 from twofold_spark.signals import java_spared
@@ -195,7 +195,7 @@ def open_session(
     if existing is not None:
         _bound_avro(existing)
         set_log_level(existing, _READ_LOG, "ERROR")
-        if existing.conf.get(f"spark.sql.catalog.{catalog}", None) is None:
+        if not has_catalog(existing, catalog):
             _open_catalog(existing, str(warehouse), catalog, choice)
         else:
             _check_catalog(existing, catalog)
@@ -312,10 +312,10 @@ def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: st
                 f"the tables of {other} and {prefix} would be in one Iceberg catalog, {member_catalog(catalog, prefix)}, whose name has _ "
                 "where a prefix has - or a dot: mirror them in two places, or start one of them over with another kafka.prefix"
             )
-    ours = str(spark.conf.get(f"spark.sql.catalog.{catalog}.uri", "")).startswith(f"jdbc:sqlite:{warehouse}/")
+    ours = _is_in_warehouse(spark, warehouse, catalog)
     for prefix in prefixes:
         name = member_catalog(catalog, prefix)
-        if spark.conf.get(f"spark.sql.catalog.{name}", None) is not None:
+        if has_catalog(spark, name):
             _check_catalog(spark, name)
             continue
         if not ours:
@@ -326,6 +326,23 @@ def open_member_catalogs(spark: SparkSession, warehouse: Path | str, catalog: st
         _make_folder(folder)
         for key, value in WAREHOUSE_CATALOG.settings(str(folder), name).items():
             spark.conf.set(key, value)
+
+
+def open_former_catalog(spark: SparkSession, warehouse: Path | str, catalog: str, prefix: str) -> None:
+    """Open the catalog that the tables of a prefix have in a group, if there is one in the
+    warehouse.
+    """
+    if _is_in_warehouse(spark, warehouse, catalog) and (Path(warehouse) / prefix / SQLITE_FILE).exists():
+        open_member_catalogs(spark, warehouse, catalog, (prefix,))
+
+
+def has_catalog(spark: SparkSession, name: str) -> bool:
+    return spark.conf.get(f"spark.sql.catalog.{name}", None) is not None
+
+
+def _is_in_warehouse(spark: SparkSession, warehouse: Path | str, catalog: str) -> bool:
+    """Whether the catalog is the default one, a file in the warehouse."""
+    return str(spark.conf.get(f"spark.sql.catalog.{catalog}.uri", "")).startswith(f"jdbc:sqlite:{warehouse}/")
 
 
 def _make_folder(warehouse: Path) -> None:

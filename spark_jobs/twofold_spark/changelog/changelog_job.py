@@ -93,6 +93,8 @@ class Changelog:
         self._stopped: set[str] = set()
         self._unrecorded: dict[str, float] = {}
         """Tables that have not recorded their position, and since when."""
+        self._turn = threading.Lock()
+        """Whose thread has it may read and change what is said above."""
 
     def run(self, checkpoint: Path | str, trigger: Trigger, requested: threading.Event | None = None) -> None:
         """Run until a signal asks for the end; with `available-now`, until the present end.
@@ -104,20 +106,24 @@ class Changelog:
         with catch_end_signals(requested) as end:
             self._catch_up(end)
             if not end.is_set():
-                job = StreamingJob("changelog", lambda _batch, _number: self._catch_up(end))
+                job = StreamingJob(
+                    "changelog", lambda _batch, _number: self._catch_up(end), meanwhile=lambda _: self._record_between()
+                )
                 job.start(
                     kafka_reader.watch_topics(self._spark, self._kafka, subscribePattern=self._tables.pattern),
                     checkpoint,
                     trigger,
                 )
                 job.run(end)
-            self._record_positions(self._unrecorded)
+            with self._turn:
+                self._record_positions(self._unrecorded)
 
     def _catch_up(self, end: threading.Event) -> None:
         """Run turns until all is read that is committed now."""
-        topics = self._admin.describe_topics(self._tables.pattern)
-        while not end.is_set() and self.run_turn(topics):
-            pass
+        with self._turn:
+            topics = self._admin.describe_topics(self._tables.pattern)
+            while not end.is_set() and self.run_turn(topics):
+                pass
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -143,7 +149,7 @@ class Changelog:
         self._reached |= {name: ends for name, (ends, _) in results.items()}
         changes = {name: count for name, (_, count) in results.items() if count}
         self._unrecorded |= dict.fromkeys(changes, time.monotonic())
-        self._record_positions([n for n, since in self._unrecorded.items() if time.monotonic() - since > _QUIET_S])
+        self._record_quiet()
         if due:
             self._report(
                 TurnReport(
@@ -228,6 +234,17 @@ class Changelog:
         self._stopped.add(table)
         self._reached.pop(table, None)
         self._warn(f"changelog: the table of {table} is stopped until the next start; the other tables go on: {error}")
+
+    def _record_between(self) -> None:
+        """Record between two micro-batches: there is none while no topic changes."""
+        if self._turn.acquire(blocking=False):
+            try:
+                self._record_quiet()
+            finally:
+                self._turn.release()
+
+    def _record_quiet(self) -> None:
+        self._record_positions([n for n, since in self._unrecorded.items() if time.monotonic() - since > _QUIET_S])
 
     def _record_positions(self, tables: Iterable[str]) -> None:
         names = list(tables)

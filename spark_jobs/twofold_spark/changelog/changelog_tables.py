@@ -47,8 +47,8 @@ class ChangelogTable:
     path: str
     """The table's name in the catalog."""
     is_sharded: bool
-    elsewhere: tuple[str, ...]
-    """Where its changes are if they were begun with other options."""
+    elsewhere: tuple[tuple[str, str], ...]
+    """Where its changes are if they were begun with other options: catalogs, and full names."""
 
     @property
     def full_name(self) -> str:
@@ -188,13 +188,18 @@ class TableFinder:
         prefix = max((p for p, pattern in self._patterns.items() if pattern.fullmatch(topic)), key=len)
         schema, name = parse_topic_name(topic, prefix, find_subject(self._registry, topic).latest)
         label, path = f"{schema}.{name}", f"{schema}_changelog.{name}"
-        of_group = len(self._patterns) > 1
+        of_group, own = len(self._patterns) > 1, member_catalog(self._catalog, prefix)
         if of_group and self._sharding.covers(label):
-            own = tuple(iceberg_tables.full_name(member_catalog(self._catalog, p), path) for p in self._patterns)
-            return prefix, ChangelogTable(f"*.{label}", label, self._catalog, path, True, own)
-        catalog = member_catalog(self._catalog, prefix) if of_group else self._catalog
-        shared = (iceberg_tables.full_name(self._catalog, path),) if of_group else ()
-        return ONLY, ChangelogTable(topic, label, catalog, path, False, shared)
+            name, catalog, others = (
+                f"*.{label}",
+                self._catalog,
+                [member_catalog(self._catalog, p) for p in self._patterns],
+            )
+        else:
+            name, catalog, others = topic, *((own, [self._catalog]) if of_group else (self._catalog, [own]))
+        elsewhere = tuple((other, iceberg_tables.full_name(other, path)) for other in others)
+        is_sharded = name != topic
+        return prefix if is_sharded else ONLY, ChangelogTable(name, label, catalog, path, is_sharded, elsewhere)
 
 
 def find_subject(registry: Registry, topic: str, ids: frozenset[int] = frozenset()) -> Subject:

@@ -43,6 +43,7 @@ from twofold_spark.changelog.table_position import (
     write_position,
 )
 from twofold_spark.errors import SPARK_ERRORS, Refused, TableRefused
+from twofold_spark.session import has_catalog
 from twofold_spark.sinks import iceberg_tables
 from twofold_spark.sinks.cut_rows import TOPIC
 from twofold_spark.sinks.iceberg_commits import CommitRepeated, find_broken_head
@@ -67,7 +68,11 @@ class TableAppender:
     unreadable: UnreadableChoice
 
     def read_ends(self, state: TableTopics, first_offsets: MemberOffsets) -> MemberOffsets:
-        return self._read_position(state, first_offsets).ends
+        """Read how far a table is, and record it: a job that was killed may not have done so."""
+        position = self._read_position(state, first_offsets)
+        if not position.is_recorded:
+            write_position(self.spark, state.table.full_name, position)
+        return position.ends
 
     def append(
         self, state: TableTopics, first_offsets: MemberOffsets, until: MemberOffsets
@@ -116,8 +121,8 @@ class TableAppender:
         table = state.table
         position = read_position(self.spark, table.full_name)
         if position is None:
-            for name in table.elsewhere:
-                if self.spark.catalog.tableExists(name):
+            for catalog, name in table.elsewhere:
+                if has_catalog(self.spark, catalog) and self.spark.catalog.tableExists(name):
                     raise table.refuse_move(name)
             return initial_position(state, first_offsets)
         if position.is_sharded != table.is_sharded:
@@ -129,7 +134,8 @@ class TableAppender:
         if joined.rolled_back or joined != position or state.topic_ids.keys() - position.topic_ids.keys():
             # At once: when snapshots expire later, nobody could tell which state descends from
             # which.
-            joined = replace(joined, topic_ids={**state.topic_ids, **position.topic_ids}, rolled_back=False)
+            topic_ids = {**state.topic_ids, **position.topic_ids}
+            joined = replace(joined, topic_ids=topic_ids, rolled_back=False, is_recorded=True)
             write_position(self.spark, table.full_name, joined)
         return joined
 

@@ -7,7 +7,8 @@ The table itself says so, in three places. So nothing else can be ahead of it, o
 - If compaction and `expire_snapshots` left no such snapshot, the rows say it: they have `partition`
   and `offset`, and in a sharded table the member.
 - A table property of the same name says it, and outlives both. It is written when the table is
-  created, when a range had nothing to append, and when nothing was appended for a while.
+  created, when a range had nothing to append, when nothing was appended for a while, and at the
+  start of a job behind one that was killed.
 
 The largest value counts, because each of them is true. There is one exception: the property says
 nothing if the table was rolled back from the state that it describes. The snapshot of that state
@@ -53,11 +54,15 @@ class TablePosition:
     """Iceberg's sequence number of the snapshot."""
     rolled_back: bool = False
     """Whether the table was rolled back from the state that its property describes."""
+    is_recorded: bool = False
+    """Whether the property says these ends."""
 
 
 def initial_position(state: TableTopics, first_offsets: MemberOffsets) -> TablePosition:
     """Return the position of a table that does not exist yet: where Kafka begins."""
-    return TablePosition(first_offsets, None, state.topic_ids, state.table.is_sharded, state.table.name)
+    return TablePosition(
+        first_offsets, None, state.topic_ids, state.table.is_sharded, state.table.name, is_recorded=True
+    )
 
 
 def join_members(position: TablePosition, first_offsets: MemberOffsets) -> TablePosition:
@@ -92,6 +97,7 @@ def read_position(spark: SparkSession, table: str) -> TablePosition | None:
         topic=str(loaded.properties().get(TOPIC) or ""),
         number=number,
         rolled_back=rolled_back,
+        is_recorded=from_property == ends,
     )
 
 

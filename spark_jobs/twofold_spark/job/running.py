@@ -242,6 +242,8 @@ def _append(
     sharding = choose_sharding(options, prefixes)
     if len(prefixes) > 1:
         session.open_member_catalogs(spark, options.warehouse, options.catalog, prefixes)
+    else:
+        session.open_former_catalog(spark, options.warehouse, options.catalog, prefixes[0])
     changelog = Changelog(
         spark,
         kafka,

@@ -155,7 +155,7 @@ class Verification:
             began = time.monotonic()
             is_certain = self._await_marker()
             deadline += time.monotonic() - began
-            # The mirror first: a row that the source has before and after it had no other state meanwhile.
+            # The mirror first: a row that the source has before and after did not change meanwhile.
             mirrored, after = compared.read_mirror_rows(buckets), compared.read_source_rows(buckets)
             unequal = {k for k in after.keys() | mirrored.keys() if after.get(k) != mirrored.get(k)}
             unchanged = {k for k in unequal if before.get(k) == after.get(k)}

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from fixtures.connector import wait_until
 from fixtures.spark import Lake
 from helpers.spark.changelog_tables import ids, log, lose, sql, written
 from helpers.spark.writer import table
 from twofold_avro import schemas
+from twofold_spark.changelog import changelog_job
 from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.errors import Refused
 from twofold_spark.sinks import iceberg_tables
@@ -154,27 +159,36 @@ def test_a_changelog_may_begin_where_retention_has_been(lake: Lake) -> None:
     assert log(lake, events) == [("c", 3, "0"), ("c", 4, "0")]
 
 
-@pytest.mark.parametrize("noted", [True, False], ids=["ended well", "killed"])
-def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(lake: Lake, noted: bool) -> None:
-    """Whether or not the job had the time to note how far it was."""
+@pytest.mark.parametrize("noted_by", ["its end", "the next start", "the quiet", None])
+def test_compaction_and_expired_snapshots_lose_nothing_and_repeat_nothing(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, noted_by: str | None
+) -> None:
+    """Whether or not a job had the time to note how far it was."""
     w = lake.writer
     events = w.table(table("events", {"id": "int8", "v": "text"}), partitions=2)
     for first in (0, 10, 20):
         written(lake, events, *range(first, first + 10))
         w.visible()
         job = lake.changelog_job()
-        job.run_turn()
-        if noted:
+        if noted_by == "the quiet":
+            _run_until_noted(lake, job, monkeypatch)
+        else:
+            job.run_turn()
+        if noted_by == "its end":
             job.run(lake.warehouse / "checkpoint", Trigger.parse("available-now"))
         job.close()
+    if noted_by == "the next start":
+        job = lake.changelog_job()
+        assert not job.run_turn()
+        job.close()
     sql(lake, "CALL {c}.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))")
-    if noted:  # the rows alone would say less
+    if noted_by is not None:  # the rows alone would say less
         sql(lake, "DELETE FROM {table} WHERE after.id >= 20")
     _expire(lake)
     kept = sql(lake, "SELECT summary FROM {table}.snapshots")
     assert len(kept) == 1
     assert "twofold.offsets" not in kept[0][0]
-    there = list(range(20 if noted else 30))
+    there = list(range(20 if noted_by is not None else 30))
     lake.changelog()
     assert ids(lake, events) == there
     written(lake, events, 30, 31)
@@ -204,6 +218,29 @@ def test_a_table_that_was_taken_back_is_brought_forward_again(lake: Lake, expire
         _expire(lake)
     lake.changelog()
     assert ids(lake, events) == [0, 1, 2, 3]
+
+
+def _run_until_noted(lake: Lake, job: Changelog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between micro-batches: the turn that finds nothing new comes sooner."""
+    monkeypatch.setattr(changelog_job, "_QUIET_S", 3)
+    ending = threading.Event()
+
+    def is_noted() -> bool:
+        noted = sql(lake, "SHOW TBLPROPERTIES {table} ('twofold.offsets')")[0]["value"]
+        head = sql(lake, "SELECT snapshot_id FROM {table}.history ORDER BY made_current_at DESC LIMIT 1")
+        return [json.loads(noted)["snapshot"]] == [row["snapshot_id"] for row in head]
+
+    def wait() -> None:
+        try:
+            wait_until(lambda: lake.spark.catalog.tableExists(f"{lake.catalog}.public_changelog.events"))
+            wait_until(is_noted)
+        finally:
+            ending.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(wait)
+        job.run(lake.warehouse / "checkpoint", Trigger.parse("interval=100ms"), ending)
+        waiting.result()
 
 
 def _expire(lake: Lake) -> None:

@@ -9,9 +9,13 @@ import pytest
 
 from fixtures.spark import Lake
 from helpers.spark.changelog_tables import delete, ids, lose, recreate_topic, sql, written
+from helpers.spark.process import run
 from helpers.spark.writer import Writer, table
+from twofold_spark import session
+from twofold_spark.changelog.changelog_job import Changelog
 from twofold_spark.errors import TableRefused
 from twofold_spark.sources import kafka_reader
+from twofold_spark.sources.registry import Registry
 
 
 def test_a_record_that_is_no_change_stops_the_job_and_is_named(lake: Lake) -> None:
@@ -98,6 +102,26 @@ def test_a_table_of_another_topic_is_refused(lake: Lake) -> None:
     sql(lake, "ALTER TABLE {table} RENAME TO events_before")
     lake.changelog()
     assert ids(lake, events) == [3, 4, 5, 6, 7]
+
+
+def test_a_prefix_that_leaves_its_group_does_not_go_on_in_another_table(lake: Lake) -> None:
+    """The group's catalog of its tables is found in the warehouse, by a process that has not opened
+    it.
+    """
+    events = lake.writer.table(table("events", {"id": "int8", "v": "text"}), partitions=1)
+    written(lake, events, 1)
+    lake.writer.visible()
+    group = (lake.prefix, f"{lake.prefix}.other")
+    session.open_member_catalogs(lake.spark, lake.warehouse, lake.catalog, group)
+    job = Changelog(lake.spark, lake.kafka, Registry(lake.writer.registry), group, catalog=lake.catalog)
+    job.run_turn()
+    job.close()
+    said = run(lake, "--trigger", "available-now", command="changelog", status=5)
+    assert "was made with another --sharded or other prefixes" in said
+    former = f"{session.member_catalog(lake.catalog, lake.prefix)}.public_changelog.events"
+    lake.spark.sql(f"ALTER TABLE {former} RENAME TO public_changelog.events_before")
+    run(lake, "--trigger", "available-now", command="changelog")
+    assert ids(lake, events) == [1]
 
 
 def test_the_topics_of_a_connector_whose_prefix_goes_on_behind_this_one_are_no_tables(lake: Lake) -> None:

@@ -57,15 +57,16 @@ def test_a_sharded_table_has_the_topics_of_all_members_and_others_are_the_member
         MemberPartition(prefix, partition): end for prefix in MEMBERS for partition, end in ((0, 3), (1, 0))
     }
     assert found["*.public.accounts"].table.elsewhere == (
-        "lake_bank_east.`public_changelog`.`accounts`",
-        "lake_bank_west.`public_changelog`.`accounts`",
+        ("lake_bank_east", "lake_bank_east.`public_changelog`.`accounts`"),
+        ("lake_bank_west", "lake_bank_west.`public_changelog`.`accounts`"),
     )
-    assert found["bank.east.public.other"].table.elsewhere == ("lake.`public_changelog`.`other`",)
+    assert found["bank.east.public.other"].table.elsewhere == (("lake", "lake.`public_changelog`.`other`"),)
 
 
 def test_the_changelog_of_one_prefix_has_one_catalog() -> None:
     (found,) = group("bank.public.accounts", prefixes=("bank",), sharding=NO_SHARDING).values()
-    assert (found.table.full_name, found.table.elsewhere) == ("lake.`public_changelog`.`accounts`", ())
+    assert found.table.full_name == "lake.`public_changelog`.`accounts`"
+    assert found.table.elsewhere == (("lake_bank", "lake_bank.`public_changelog`.`accounts`"),)
     assert found.ends == {MemberPartition(ONLY, 0): 3, MemberPartition(ONLY, 1): 0}
 
 

@@ -1,5 +1,5 @@
-"""`verify` waits for a mirror that moves, says how far one is that does not, and is sure of equality
-alone.
+"""`verify` waits for a mirror that moves, says how far one is that does not, and is sure of nothing
+but equality.
 """
 
 from __future__ import annotations
