@@ -86,10 +86,10 @@ class _Table:
         return {bucket: (1, hash(row)) for bucket, row in next(self._states)[1].items()}
 
     def read_source_rows(self, buckets: set[int]) -> dict[str, str]:
-        return {f"{bucket:04}": row for bucket, row in next(self._states)[0].items() if bucket in buckets}
+        return {f"4:{bucket:04}": row for bucket, row in next(self._states)[0].items() if bucket in buckets}
 
     def read_mirror_rows(self, buckets: set[int]) -> dict[str, str]:
-        return {f"{bucket:04}": row for bucket, row in next(self._states)[1].items() if bucket in buckets}
+        return {f"4:{bucket:04}": row for bucket, row in next(self._states)[1].items() if bucket in buckets}
 
     def count_inexpressible(self) -> dict[str, int]:
         return {}
@@ -107,7 +107,7 @@ def _compare(monkeypatch: pytest.MonkeyPatch, *states: tuple[_Rows, _Rows], move
 def test_a_row_that_changes_while_the_mirror_stands_still_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     former, later = ({1: "a 1"}, {1: "z 1"}), ({1: "b 1"}, {1: "z 1"})
     found = _compare(monkeypatch, former, former, former, later, later, moves=False)
-    assert [each.text for each in found.different] == ["0001"]
+    assert [each.text for each in found.different] == ["4:0001"]
     assert not found.is_as_known
     assert "it may only be behind" in str(found)
 
