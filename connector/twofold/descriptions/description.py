@@ -139,6 +139,10 @@ class Description:
         return replace(self, former=self.former - first.former)
 
     @property
+    def partition_oids(self) -> frozenset[int]:
+        return frozenset(oid for oid, _, _ in self.partitions)
+
+    @property
     def key(self) -> KeyIndex | None:
         """The index that is the message key."""
         match self.replica_identity:

@@ -191,13 +191,18 @@ class Catalog:
         """Return the last Relation that was resolved under this oid."""
         return self._described[oid]
 
-    def root_of(self, relation: Relation) -> Relation | None:
+    def root_of(self, relation: Relation, known: Iterable[int]) -> Relation | None:
         """Return the table under whose name a partition's changes are published, if there is one.
 
         The stream describes that table too; a root that is not published is never described.
+        `known`: the tables above it where its row is, the root first. The present catalog answers
+        where they are not known.
         """
-        above = [oid for _, _, oid in reversed(self._rows(_ABOVE, (relation.oid,)))]
-        return next((self._described[oid] for oid in above if oid in self._described), None)
+
+        def described(above: Iterable[int]) -> Relation | None:
+            return next((self._described[oid] for oid in above if oid in self._described), None)
+
+        return described(known) or described(oid for _, _, oid in reversed(self._rows(_ABOVE, (relation.oid,))))
 
     def columns_now(self, oid: int) -> CatalogTable | None:
         """Return the numbers of the table's columns; None if there is no such table."""

@@ -24,10 +24,14 @@ NO_DDL: DdlMessages = {}
 class DdlDescriptions:
     """The tables' descriptions during one run. The thread that reads owns them."""
 
-    def __init__(self, publication: str, kept: Iterable[Description] = ()) -> None:
-        """`kept`: the tables' descriptions where the run begins."""
+    def __init__(self, publication: str, kept: Iterable[Description] = (), *, has_messages: bool = True) -> None:
+        """`kept`: the tables' descriptions where the run begins. Without DDL messages they tell
+        partitions alone.
+        """
+        kept = tuple(kept)
         self._publication = publication
-        self._known = {described.oid: described for described in kept}
+        self._known = {described.oid: described for described in kept if has_messages}
+        self._partitions = {described.oid: described.partition_oids for described in kept if described.partitions}
         self._prepared: dict[PreparedIdentity, DdlMessages] = {}
 
     def read(self, content: bytes) -> DdlMessage | None:
@@ -37,10 +41,12 @@ class DdlDescriptions:
     def note(self, ddl: DdlMessages) -> None:
         """Note the DDL messages of a committed transaction."""
         self._known |= {oid: each.described for oid, each in ddl.items()}
+        self._partitions |= _partitions_of(ddl)
 
     def look_again(self, looked: Mapping[int, Description]) -> None:
         """Take the catalog's descriptions of tables that changed without a DDL message."""
         self._known |= {oid: described for oid, described in looked.items() if oid in self._known}
+        self._partitions |= {oid: described.partition_oids for oid, described in looked.items()}
 
     def prepare(self, identity: PreparedIdentity, ddl: DdlMessages) -> None:
         """Keep the DDL messages of a prepared transaction until its outcome."""
@@ -53,6 +59,15 @@ class DdlDescriptions:
         if committed and ddl:
             self.note(ddl)
 
+    def above(self, partition: Relation, own: DdlMessages) -> list[int]:
+        """Return the tables that have this partition at the row's position, the root first.
+
+        Without DDL messages: that had it when the catalog was last looked at before.
+        """
+        known = {**self._partitions, **_partitions_of(own)} if own else self._partitions
+        found = [oid for oid, partitions in known.items() if partition.oid in partitions]
+        return sorted(found, key=lambda oid: len(known[oid]), reverse=True)
+
     def find(self, relation: Relation, own: DdlMessages) -> Description | None:
         """Return the table's description; `own`: the DDL messages of the row's own transaction.
 
@@ -63,3 +78,7 @@ class DdlDescriptions:
             return None
         columns = [MessageColumn(column.name, column.type_oid) for column in relation.columns]
         return described if numbers_of(described.catalog_columns, columns) is not None else None
+
+
+def _partitions_of(ddl: DdlMessages) -> dict[int, frozenset[int]]:
+    return {oid: each.described.partition_oids for oid, each in ddl.items()}

@@ -2,13 +2,14 @@
 name.
 
 The catalog shows only the present (`source.flaws`). The stream describes each partition, and its
-root, before the first row and after each change. So no row of a partition with another identity is
-taken for a row of the root, whenever it was written.
+root, before the first row and after each change, and DDL messages say which table is whose
+partition at that position. So no row of a partition with another identity is taken for a row of the
+root, whenever it was written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from twofold.kafka.row_batch import VOID
@@ -30,14 +31,15 @@ class RootFlaws:
         """The names of flawed partitions: by the root's oid, then by their own."""
 
     def after(
-        self, partition: Relation, describe: Callable[[Relation], DescribedVersion]
+        self, partition: Relation, above: Iterable[int], describe: Callable[[Relation], DescribedVersion]
     ) -> tuple[int, DescribedVersion] | None:
         """Return the root's oid and version after its partition was described; None without a root.
 
+        `above`: the tables that have the partition at this position, as far as that is known.
         While a partition lacks something, the rows of all partitions are void, because the stream
         does not say which partition a row belongs to.
         """
-        root = self._catalog.root_of(partition)
+        root = self._catalog.root_of(partition, above)
         if root is None:
             return None
         version = describe(root)

@@ -88,7 +88,7 @@ class Tables:
         self.messages = LogicalMessages(
             config.prefix, database, registrar, self.events, published=config.source.messages
         )
-        self.ddl = DdlDescriptions(config.publication, self.pins.described() if has_ddl_messages else ())
+        self.ddl = DdlDescriptions(config.publication, self.pins.described(), has_messages=described)
         self.owner = ThreadOwner("the tables' versions and pins")
 
     def restart_topics(self, topics: Iterable[str], published: Iterable[m.Relation]) -> None:
@@ -164,7 +164,7 @@ class Tables:
         def describe(described: m.Relation) -> DescribedVersion:
             return self.describe(described, self.ddl.find(described, ddl), committed=committed)
 
-        root = self._root_flaws.after(relation, describe)
+        root = self._root_flaws.after(relation, self.ddl.above(relation, ddl), describe)
         return {relation.oid: describe(relation), **({root[0]: root[1]} if root else {})}
 
     def describe(

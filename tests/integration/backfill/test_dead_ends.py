@@ -257,23 +257,31 @@ def test_in_the_middle_of_traffic(connector: Maker, dead_end: DeadEnd) -> None:
         same(here, published_name(here))
 
 
+DEFAULT, DETACHED = "ALTER TABLE p REPLICA IDENTITY DEFAULT", "ALTER TABLE t DETACH PARTITION p"
+
+
 @pytest.mark.parametrize(
-    "alive",
-    [pytest.param(True, id="while it runs"), pytest.param(False, id="while it is down", marks=pytest.mark.slow)],
+    ("alive", "afterwards", "told"),
+    [
+        pytest.param(True, DEFAULT, False, id="while it runs"),
+        pytest.param(False, DEFAULT, False, id="while it is down", marks=pytest.mark.slow),
+        pytest.param(False, DETACHED, False, id="while it is down, and the partition is detached"),
+        pytest.param(False, DETACHED, True, id="detached, with event triggers", marks=pytest.mark.slow),
+    ],
 )
-def test_a_state_that_is_over_when_the_catalog_is_read(connector: Maker, *, alive: bool) -> None:
+def test_a_state_that_is_over_when_the_catalog_is_read(
+    connector: Maker, *, alive: bool, afterwards: str, told: bool
+) -> None:
     """A partition's identity was another one for a moment: the stream says so at its rows."""
     dead_end = DEAD_ENDS["a partition with another index as identity"]
     here = made(connector, dead_end)
-    here.configure({"backfill": {"notice": 0}})
+    here.configure({"backfill": {"notice": 0}, "source": {"ddl_messages": told}})
     here.initialise()
     run = here.start()
     ready(here)
     if not alive:
         run.kill9()
-    here.sql(
-        "ALTER TABLE p REPLICA IDENTITY USING INDEX pb; UPDATE t SET a = a + 50 WHERE a = 3; ALTER TABLE p REPLICA IDENTITY DEFAULT"
-    )
+    here.sql(f"ALTER TABLE p REPLICA IDENTITY USING INDEX pb; UPDATE t SET a = a + 50 WHERE a = 3; {afterwards}")
     here.sql(
         "INSERT INTO account VALUES (5, 5, 'later')", "DELETE FROM t WHERE a = 5", "UPDATE t SET v = 4 WHERE a = 104"
     )

@@ -140,3 +140,20 @@ def test_a_run_begins_with_what_the_pins_keep() -> None:
     here.look_again({7: without_key.described, 8: replace(without_key.described, oid=8)})
     assert here.find(RELATION, {}) == without_key.described
     assert here.find(replace(RELATION, oid=8), {}) is None
+
+
+def test_whose_partition_a_table_is_counts_where_the_stream_is() -> None:
+    """By the transaction's own messages, by committed ones, and by what the pins keep."""
+    sub_root, partition = told({"table": TABLE}), replace(RELATION, oid=8)
+    assert sub_root
+    root = replace(sub_root.described, oid=6, partitions=frozenset({(7, True, 5), (8, True, 5)}))
+    here = DdlDescriptions("p", [root, sub_root.described], has_messages=False)
+    assert here.above(partition, {}) == [6, 7]
+    assert here.find(RELATION, {}) is None
+    detached = {6: replace(sub_root, described=replace(root, partitions=frozenset()))}
+    assert here.above(partition, detached) == [7]
+    assert here.above(partition, {}) == [6, 7]
+    here.note(detached)
+    assert here.above(partition, {}) == [7]
+    here.look_again({6: root, 7: replace(sub_root.described, partitions=frozenset())})
+    assert here.above(partition, {}) == [6]

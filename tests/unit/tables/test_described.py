@@ -61,7 +61,7 @@ class Catalog:
     def published(self, publication: str, schema: str, table: str) -> m.Relation | None:
         return self.now if self.now and self.now.table == table else None
 
-    def root_of(self, relation: m.Relation) -> None:
+    def root_of(self, relation: m.Relation, known: Iterable[int]) -> None:
         pass
 
     def shape(self, relation: m.Relation, described: DdlMessage | None = None) -> TableShape:
