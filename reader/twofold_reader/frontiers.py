@@ -13,7 +13,7 @@ from twofold_avro.records import Frontier as FrontierRecord
 from twofold_avro.records import RecordDecoder
 from twofold_common.errors import Refused, SetupError
 from twofold_common.global_cut import Frontier
-from twofold_reader.topics import END, GONE, consumer_settings, passes_by_itself, sorted_errors
+from twofold_reader.topics import END, GONE, RESET, consumer_settings, passes_by_itself, sorted_errors
 
 
 class FrontierTopics:
@@ -60,6 +60,10 @@ class FrontierTopics:
             elif error.code() in GONE:
                 raise SetupError(
                     f"{self._prefixes[topic]} writes no frontiers; remedy: name it in [group].members of each member's connector, and restart them"
+                )
+            elif error.code() == RESET:
+                raise SetupError(
+                    f"{topic} was deleted and made again while it was read; remedy: start the reader again"
                 )
             elif not passes_by_itself(error):
                 raise SetupError(f"Kafka: reading {topic} failed: {error.str()}; remedy: grant Read on it")

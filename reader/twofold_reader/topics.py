@@ -56,7 +56,7 @@ _DEFAULTS: Final = {
 }
 _EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 END: Final = KafkaError._PARTITION_EOF  # noqa: SLF001  (librdkafka's own codes begin so)
-_RESET: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
+RESET: Final = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001
 GONE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 _DENIED: Final = frozenset(
     {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION}  # noqa: SLF001
@@ -294,7 +294,7 @@ class PrefixTopics:
 
     def _raise(self, error: KafkaError, message: Message) -> None:
         """Raise what ends the reading; return for what passes by itself."""
-        if error.code() == _RESET:
+        if error.code() == RESET:
             offset = message.offset()
             where = f"{message.topic()} [{message.partition()}]" + (
                 f" at offset {offset}" if offset and offset > 0 else ""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from twofold_avro.records import BranchInDoubt, Frontier
 from twofold_avro.schemas import fixed
+from twofold_common.errors import SetupError
 from twofold_common.global_loads import Decisions
 from twofold_reader import frontiers
 from twofold_reader.frontiers import FrontierTopics
@@ -57,3 +60,19 @@ def test_a_second_beginning_does_not_go_on_from_the_last_frontier(monkeypatch: p
         while found.read_more(0):
             decisions.follow(found.last["east"])
         assert (decisions.in_doubt, decisions.least) == ({"half"}, None)
+
+
+class MadeAgain(OneByOne):
+    """A consumer whose topic has no such offset any more."""
+
+    def consume(self, _count: int, _wait_s: float) -> list[Any]:
+        error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "fetch failed due to requested offset not available")
+        return [SimpleNamespace(topic=lambda: "east.frontiers", error=lambda: error, value=lambda: None)]
+
+
+def test_a_topic_that_was_made_again_ends_the_reading_with_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frontiers, "Consumer", MadeAgain)
+    found = FrontierTopics(["east"], {"bootstrap.servers": "x"}, lambda _: json.dumps(fixed("frontier")))
+    found.begin()
+    with pytest.raises(SetupError, match=r"east\.frontiers was deleted and made again .*start the reader again"):
+        found.read_more(0)
