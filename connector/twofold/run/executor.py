@@ -313,6 +313,12 @@ class ActionExecutor:
     def _commit_chunk(self, sequence: int, applied_lsn: Lsn) -> None:
         due, self._due = self._due, None
         assert due is not None
+        # Not when it was staged: the batch that closes before it would tell of a truncate that a
+        # process may not live to publish.
+        if isinstance(due, ReloadTruncate):
+            self._tables.emptied(due.topic)
+        if not isinstance(due, DueCommand) and due.encoding is None:
+            self._tables.pins.gone(due.topic)
         kind: Kind = "reload" if isinstance(due, ReloadTruncate) else "backfill"
         records = self._records(kind, sequence, applied_lsn, at_us=due.at_us)
         self._submit(lambda: self._report_published(self._publish(due, records)), events.MainCommitted(applied_lsn))

@@ -187,14 +187,10 @@ class Loading:
         return None
 
     def _give_out(self, offered: Chunk | ReloadTruncate) -> Chunk | ReloadTruncate:
-        topic = offered.topic
         if isinstance(offered, ReloadTruncate):
-            for action in self._lives.apply(topic, load_life.TopicEmptied()):
+            for action in self._lives.apply(offered.topic, load_life.TopicEmptied()):
                 assert isinstance(action, load_life.ExecuteStart)
                 offered = replace(offered, command=action.number)
-            self._tables.emptied(topic)
-        if offered.encoding is None:
-            self._tables.pins.gone(topic)
         return offered
 
     def _name(self, topic: str) -> str:

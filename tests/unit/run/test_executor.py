@@ -12,18 +12,23 @@ from typing import Any, cast
 import pytest
 
 from helpers.source.prepared import prepared_transaction
-from twofold.bridge import Event, actions, events
+from twofold.bridge import Event, actions, events, initial, step
+from twofold.kafka.publisher import TransactionRecords
 from twofold.kafka.row_batch import RowBatch
+from twofold.loads.chunk import ReloadTruncate
 from twofold.loads.load_merger import Published
 from twofold.run import executor as module
 from twofold.run.executor import ActionExecutor, ReportedPositions
 from twofold.run.worker import Pending
 from twofold.spool import Spool
 from twofold.stream.bookkeeping_records import ConnectorOrigin, Ledger
+from twofold.tables.pins import Pins
 from twofold.tables.table_lives import TableLives
+from twofold_avro.records import Pin
 from twofold_common.positions import Lsn, PreparedIdentity
 
 TOPIC = "shop.public.account"
+RELATION = 7
 
 
 class Worker:
@@ -53,18 +58,16 @@ class LoadMerger:
         return Published(None, {})
 
 
-class Pins:
-    def take_unwritten(self) -> dict[str, Any]:
-        return {}
-
-
 class Tables:
-    pins = Pins()
+    pins = Pins("shop", {}, TableLives({}), load_first=True)
     lives = TableLives({})
 
     def register_committed(self, tables: object) -> None: ...
 
     def pin_ddl(self, told: object) -> None: ...
+
+    def emptied(self, topic: str) -> None:
+        self.pins.emptied(topic, RELATION)
 
 
 class Publisher:
@@ -86,11 +89,14 @@ class Stage:
 
     def __init__(self, spool: Spool) -> None:
         self.spool, self.worker, self.merger, self.publisher = spool, Worker(), LoadMerger(), Publisher()
-        self.executor = ActionExecutor(
+        self.executor = self.make_executor(Tables(), self.merger)
+
+    def make_executor(self, tables: Tables, merger: object) -> ActionExecutor:
+        return ActionExecutor(
             worker=cast("Any", self.worker),
             publisher=cast("Any", self.publisher),
-            merger=cast("Any", self.merger),
-            tables=cast("Any", Tables()),
+            merger=cast("Any", merger),
+            tables=cast("Any", tables),
             origin=ORIGIN,
             reported=ReportedPositions(Lsn(1), Lsn(1)),
             ledger=Ledger((), ()),
@@ -167,3 +173,45 @@ def test_an_open_is_answered_when_its_rows_are_acknowledged(stage: Stage, slot: 
     assert isinstance(stage.worker.answer, Pending)
     assert stage.worker.answer.is_true() == opened
     assert stage.worker.answer.answer == events.PreparedOpened(prepared)
+
+
+class KeepsPins:
+    """A merger that keeps the pins of each Kafka transaction."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, dict[str, Pin]]] = []
+
+    def commit(self, records: TransactionRecords) -> Published:
+        self.written.append(("batch", dict(records.pins)))
+        return Published(None, {})
+
+    def publish_truncate(self, _: ReloadTruncate, records: TransactionRecords) -> Published:
+        self.written.append(("truncate", dict(records.pins)))
+        return Published(None, {})
+
+
+@pytest.mark.parametrize(
+    "pin",
+    [
+        pytest.param(Pin("public", "account", 3, "k", relation=RELATION, stale="renamed", reload_due=True), id="stale"),
+        pytest.param(Pin("public", "account", 3, "k", relation=RELATION - 1), id="of a table that was made again"),
+    ],
+)
+def test_a_reload_is_due_until_its_truncate_is_published(stage: Stage, pin: Pin) -> None:
+    """The batch that closes before it is a Kafka transaction of its own, behind which the process
+    may die: nothing else would remember the reload.
+    """
+    pinned = {TOPIC: pin}
+    tables, merger = Tables(), KeepsPins()
+    tables.pins = Pins("shop", pinned, TableLives(pinned), load_first=True)
+    executor = stage.make_executor(tables, merger)
+    executor.stage_due(ReloadTruncate(TOPIC, cast("Any", "encoding"), [], Lsn(15), 0))
+    open_batch, _ = step(
+        initial(applied_lsn=Lsn(10), confirmed_lsn=Lsn(10), sequence=0, pool=1), events.PlainRead(1, 1, Lsn(20))
+    )
+    for action in step(open_batch, events.ChunkDue())[1]:
+        executor.execute(action, at_us=0)
+    assert [(kind, {each.relation for each in written.values()}) for kind, written in merger.written] == [
+        ("batch", set()),
+        ("truncate", {RELATION}),
+    ]
