@@ -165,7 +165,11 @@ class Description:
 
     @property
     def catalog_columns(self) -> tuple[CatalogColumn, ...]:
-        return tuple(CatalogColumn(each.number, each.name, each.type, each.row) for each in self.columns)
+        is_listed = self.publication is not None and self.publication.columns is not None
+        return tuple(
+            CatalogColumn(each.number, each.name, each.type, each.row, bool(each.generated) or is_listed)
+            for each in self.columns
+        )
 
     @property
     def sent(self) -> frozenset[int]:

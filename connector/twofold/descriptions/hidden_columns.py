@@ -35,6 +35,8 @@ class CatalogColumn:
     type: int
     row: int
     """The xmin of the column's row in pg_attribute: each RENAME writes that row."""
+    may_be_unsent: bool = False
+    """Whether the column is generated, or a publication lists the table's columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def locate(
         if not committed and (column is None or not _is_as_before(before.names, column, sent)):
             possible |= dict.fromkeys(_alike(now, hidden, column, sent), hidden.rule)
         if numbers is None or (column is not None and hidden.number not in numbers and column.row != hidden.row):
-            places: Sequence[int] = _between(now, hidden.number, len(sent))
+            places: Sequence[int] = _between(now, hidden.number, sent)
         else:
             places = [at for at, number in enumerate(numbers) if number == hidden.number]
         if len(places) > 1:
@@ -168,13 +170,16 @@ def numbers_of(columns: Iterable[CatalogColumn], sent: Iterable[MessageColumn]) 
     return tuple(found)
 
 
-def _between(now: CatalogTable, number: int, count: int) -> range:
-    """Return the places that the column may have among `count` columns.
+def _between(now: CatalogTable, number: int, sent: Sequence[MessageColumn]) -> range:
+    """Return the places that the column may have among those of the message.
 
-    All present columns with lower numbers precede the column, and perhaps dropped columns too.
+    All sent columns with lower numbers precede the column, and perhaps others, and dropped columns.
     """
-    least = sum(each.number < number for each in now.columns)
-    return range(min(least, count), min(least + sum(gone < number for gone in now.dropped) + 1, count))
+    names = {each.name for each in sent}
+    lower = [each for each in now.columns if each.number < number]
+    least = sum(not each.may_be_unsent or each.name in names for each in lower)
+    most = len(lower) + sum(gone < number for gone in now.dropped)
+    return range(min(least, len(sent)), min(most + 1, len(sent)))
 
 
 def _is_still_absent(names: Sequence[str], hidden: Hidden, now: CatalogTable, sent: Sequence[MessageColumn]) -> bool:

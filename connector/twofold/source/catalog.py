@@ -68,7 +68,9 @@ SELECT ARRAY(SELECT a.attname::text
 """
 
 _COLUMNS = """
-SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.xmin::text::bigint) ORDER BY a.attnum)
+SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.xmin::text::bigint,
+                            a.attgenerated <> '' OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
+                              WHERE r.prattrs IS NOT NULL AND (r.prrelid = c.oid OR c.relispartition))) ORDER BY a.attnum)
                   FILTER (WHERE NOT a.attisdropped), '[]'),
        coalesce(jsonb_agg(a.attnum) FILTER (WHERE a.attisdropped), '[]')
   FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0

@@ -269,6 +269,7 @@ class Pins:
                 continue
             now = self._follow_pinned(topic, now)
             if is_emptying:
+                changed[now.oid] = now
                 self._note_before_truncate(topic, now)
             elif pin.stored != now.to_text():
                 changed[now.oid] = now

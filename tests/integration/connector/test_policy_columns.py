@@ -160,6 +160,24 @@ def test_a_hidden_column_that_is_dropped_hides_no_other_one_in_a_prepared_transa
     assert not songs(here)
 
 
+def test_a_column_that_is_not_sent_shows_no_hidden_one_of_a_stream_that_lags(connector: Maker, tmp_path: Path) -> None:
+    """The generated column counts in the catalog, and the hidden one came a place earlier."""
+    here = hiding(connector, tmp_path, "public.t.email", "drop", {"tables": ["public.account", "public.t"]})
+    here.sql(
+        "CREATE TABLE t (id int PRIMARY KEY, next int GENERATED ALWAYS AS (id + 1) STORED, contact text, email text)"
+    )
+    here.initialise()
+    with here.carrying():
+        here.sql(f"INSERT INTO t VALUES (1, DEFAULT, 'c', '{TEXT}')")
+        here.caught_up()
+    here.sql("ALTER TABLE t RENAME email TO email_old", "ALTER TABLE t ADD email text")
+    here.sql(f"INSERT INTO t VALUES (2, DEFAULT, 'c', '{TEXT}', '{TEXT}')", "ALTER TABLE t DROP email_old")
+    with here.carrying():
+        here.caught_up()
+    assert sorted(rows(here, "public.t"), key=str) == [{"id": each, "contact": "c"} for each in (1, 2)]
+    assert not songs(here)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
 @pytest.mark.parametrize("version", ["15", "18"])

@@ -114,6 +114,18 @@ def test_a_message_that_is_older_than_the_catalog_is_read_by_the_numbers_that_ma
     assert locate(hidden, later.now, then.said, committed=True).certain == {2: RULE}
 
 
+def test_a_column_that_is_not_sent_moves_no_other_one() -> None:
+    """A generated one, or one outside of the list: the hidden one's place is before it."""
+    then = table("ADD total int", "ADD contact", "ADD email")
+    hidden = HiddenColumns((Hidden(4, RULE, 104),), ("id", "contact", "email"))
+    then.ddl("RENAME email email_old", "ADD email")
+    sent = [each for each in then.said if each.name != "total"]
+    then.ddl("DROP email_old")
+    now = replace(then.now, columns=tuple(replace(each, may_be_unsent=True) for each in then.now.columns))
+    found = locate(hidden, now, sent, committed=True)
+    assert {**found.certain, **found.possible}.keys() == {2, 3}
+
+
 def test_a_hidden_column_that_is_not_published_any_more_is_not_looked_for() -> None:
     here = table("ADD contact", "ADD email")
     hidden = here.hidden("email")
