@@ -6,6 +6,7 @@ Pure.
 from __future__ import annotations
 
 import math
+import re
 import struct
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from twofold_avro.errors import Misfit
 Fit = Callable[[Any, str], Any]
 """From a JSON value, and its place in the payload, to the value that fastavro writes."""
 
+_BEYOND_MICROSECONDS = re.compile(r"[.,]\d{6}\d*[1-9]")
+"""Digits that `fromisoformat` drops."""
 _INTEGERS = {"int": 31, "long": 63}
 _KINDS = {bool: "a boolean", int: "a number", Decimal: "a number", str: "a string", list: "an array", dict: "an object"}
 _FINEST_US = {"timestamp-millis": 1000, "timestamp-micros": 1}
@@ -135,7 +138,7 @@ def _moment(finest_us: int) -> Fit:
         if not isinstance(value, str):
             return number(value, path)
         try:
-            found = datetime.fromisoformat(value)
+            found = None if _BEYOND_MICROSECONDS.search(value) else datetime.fromisoformat(value)
         except ValueError:
             found = None
         if found is None or found.tzinfo is None or found.microsecond % finest_us:

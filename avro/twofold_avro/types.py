@@ -160,11 +160,14 @@ def _numeric(typmod: int) -> Encoding:
 
 
 def _array_of(element: TypeShape) -> Encoding:
-    if element.kind == "base" and element.namespace != _CATALOG and element.name != "citext":
+    base = element  # a domain has the delimiter of the type below it
+    while base.kind == "domain" and base.element is not None:
+        base = base.element
+    if base.kind == "base" and base.namespace != _CATALOG and base.name != "citext":
         return _TEXT_ONLY  # an extension's type may delimit its arrays with any character
     inner = encoding_of(element)
     if inner.how is How.ARRAY:
         return _TEXT_ONLY  # an array of a domain over an array
     schema = {"type": "array", "items": ["null", inner.schema]}
-    delimiter = ";" if element.name == "box" and element.namespace == _CATALOG else ","
+    delimiter = ";" if base.name == "box" and base.namespace == _CATALOG else ","
     return Encoding(How.ARRAY, schema, total=False, reads_binary=False, element=inner, delimiter=delimiter)

@@ -71,7 +71,7 @@ def has_inexpressible_values(pair: ColumnPair) -> bool:
 def count_inexpressible(pair: ColumnPair) -> str:
     """Build the SQL aggregate that counts such values in the source."""
     name = quote_identifier(pair.source.name)
-    return f"count(*) FILTER (WHERE {name} IS NOT NULL AND ({_source_value(pair)}) IS NULL) AS {name}"
+    return f"count(*) FILTER (WHERE {name} IS DISTINCT FROM NULL AND ({_source_value(pair)}) IS NULL) AS {name}"
 
 
 def mirror_text(pairs: Sequence[ColumnPair]) -> Column:
@@ -123,16 +123,21 @@ def _source_value(pair: ColumnPair) -> str:
 
 def _plain(value: str) -> str:
     # format() uses the type's own output; a cast of char(n) to text would drop trailing blanks.
-    return f"CASE WHEN {value} IS NOT NULL THEN format('%s', {value}) END"
+    # And a composite value with a null in it is not NOT NULL.
+    return f"CASE WHEN {value} IS DISTINCT FROM NULL THEN format('%s', {value}) END"
 
 
 def _source_typed(value: str, name: str, mirrored: DataType) -> str:  # noqa: PLR0911  (one return a type)
     days = "date '0001-01-01' AND date '9999-12-31'"
     match mirrored:
         case ArrayType():
-            item = _with_length(_source_typed("x", name.removeprefix("_"), mirrored.elementType))
-            items = f"(SELECT coalesce(string_agg({item}, ',' ORDER BY o), '') FROM unnest({value}) WITH ORDINALITY u(x, o))"
-            return f"CASE WHEN coalesce(array_ndims({value}), 1) = 1 AND {value} IS NOT NULL THEN {items} END"
+            # Not unnest(): it makes columns of a composite element's fields.
+            element, items = f"({value})[o]", f"FROM generate_subscripts({value}, 1) o"
+            item = _source_typed(element, name.removeprefix("_"), mirrored.elementType)
+            texts = f"(SELECT coalesce(string_agg({_with_length(item)}, ',' ORDER BY o), '') {items})"
+            is_whole = f"NOT EXISTS (SELECT {items} WHERE {element} IS DISTINCT FROM NULL AND ({item}) IS NULL)"
+            is_plain = f"coalesce(array_ndims({value}), 1) = 1 AND coalesce(array_lower({value}, 1), 1) = 1"
+            return f"CASE WHEN {value} IS NOT NULL AND {is_plain} AND {is_whole} THEN {texts} END"
         case DateType():
             return f"CASE WHEN {value} BETWEEN {days} THEN ({value} - date '1970-01-01')::text END"
         case TimestampType() | TimestampNTZType():

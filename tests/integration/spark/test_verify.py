@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ import pytest
 from fixtures.spark import Lake
 from helpers.spark.verified import verification
 from helpers.spark.writer import table
+from twofold_avro.shapes import TypeShape
 from twofold_spark.errors import SetupError
 from twofold_spark.sources.postgres_connection import build_jdbc_url
 from twofold_spark.sources.source_database import SourceDatabase
@@ -137,6 +139,47 @@ def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, data
     assert [d.key for d in compared.different] == ["2"]
     assert compared.is_certain
     assert "DIFFERENT in 1 of" in said[0]
+
+
+def test_composites_and_arrays_are_compared_as_the_mirror_has_them(lake: Lake, database: str) -> None:
+    """A composite value with a null in it is a value, and one element that the mirror cannot have
+    makes a whole array null there.
+    """
+    w = lake.writer
+    w._lsn = 2**50
+    of = {"id": "int8", "one": "pair", "many": "pair[]", "numbers": "int4[]", "days": "date[]"}
+    plain = table("odd", {name: kind.removesuffix("[]") for name, kind in of.items()})
+    shape = replace(
+        plain,
+        columns=tuple(
+            replace(each, type=TypeShape(0, "pg_catalog", "", "array", element=each.type))
+            if of[each.name][-1] == "]"
+            else each
+            for each in plain.columns
+        ),
+    )
+    w.table(shape, partitions=1)
+    with w.commit() as tx:
+        tx.upsert("odd", {"id": 1, "one": "(1,)", "many": ["(1,x)", "(2,)"], "numbers": None, "days": None})
+        tx.upsert("odd", {"id": 2, "one": None, "many": [], "numbers": [3, None], "days": [dt.date(2024, 2, 29), None]})
+    lake.mirror()
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute("CREATE TYPE pair AS (a int, b text)")
+        columns = ", ".join(f"{name} {kind}" for name, kind in of.items())
+        connection.execute(f"CREATE TABLE odd ({columns}, PRIMARY KEY (id))".encode())
+        connection.execute(
+            "INSERT INTO odd VALUES (1, ROW(1, NULL), ARRAY[ROW(1, 'x'), ROW(2, NULL)]::pair[], '[0:1]={1,2}', '{infinity}'),"
+            " (2, NULL, '{}', '{3,NULL}', '{2024-02-29,NULL}')"
+        )
+    (equal,), _ = _verify(lake, database)
+    assert (equal.rows, equal.buckets) == (2, 0), str(equal)
+    assert equal.inexpressible == {"numbers": 1, "days": 1}
+    lake.spark.sql(f"UPDATE {lake.catalog}.public.odd SET one = NULL WHERE id = 1")
+    with w.commit() as tx:
+        tx.upsert("odd", {**w.model["odd"][2]})
+    lake.mirror()
+    (compared,), _ = _verify(lake, database)
+    assert [each.key for each in compared.different] == ["1"]
 
 
 def test_what_is_not_compared_is_said(lake: Lake, database: str) -> None:

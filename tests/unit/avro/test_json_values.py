@@ -102,6 +102,7 @@ def test_json_becomes_the_value_that_its_schema_says(schema: Any, payload: str, 
         (UUID, '"17"', "is no uuid, but a string"),
         (AT, '"2026-11-26T01:00:00"', "is no time with an offset"),
         (AT, '"2026-11-26T01:00:00.0001Z"', "finer"),
+        (AT, '"2026-11-26T01:00:00.123000000001Z"', "finer"),
         (["null", "int", "string"], "0.5", "is none of null, int, string"),
     ],
 )

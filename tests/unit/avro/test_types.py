@@ -50,6 +50,14 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
             {"type": "array", "items": ["null", decimal(5, 1)]},
         ),
         (type_("_geometry", kind="array", namespace="public", element=type_("geometry", namespace="public")), "string"),
+        (
+            type_(
+                "_place",
+                kind="array",
+                element=type_("place", kind="domain", element=type_("geometry", namespace="public")),
+            ),
+            "string",
+        ),
         (type_("int4range", kind="range", element=type_("int4")), "string"),
         (type_("pair", kind="composite", namespace="public"), "string"),
     ],
@@ -72,3 +80,11 @@ def test_copy_selects_text_where_the_binary_form_is_not_read() -> None:
     assert copy_item(column) == (
         'CASE WHEN "odd ""name""" IS DISTINCT FROM NULL THEN pg_catalog.format(\'%s\', "odd ""name""") END'
     )
+
+
+def test_an_array_of_a_domain_is_delimited_as_one_of_the_type_below_it() -> None:
+    area = type_("area", kind="domain", namespace="public", element=type_("box"))
+    for element in (type_("box"), area, type_("yard", kind="domain", namespace="public", element=area)):
+        assert encoding_of(type_("_a", kind="array", element=element)).delimiter == ";"
+    for element in (type_("int4"), type_("box", namespace="public", kind="enum")):
+        assert encoding_of(type_("_a", kind="array", element=element)).delimiter == ","
