@@ -199,15 +199,14 @@ def give_up_broken(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cu
 def give_up_unpublished(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cut) -> None:
     """Give up what no cut has of a sharded table: only cuts say how far each member's rows are.
 
-    Where the last cut does not name the table, `main` has what an earlier one had. A `main` with
-    more is refused: only a published cut moves it.
+    Where the last cut does not name the table, earlier ones had what has a number up to its own:
+    `main` may have waited. A `main` with more is refused, because only a published cut moves it.
     """
     published = int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE) or 0)
     if published > cut.sequence:
         raise refuse_lost_cuts(str(table), published, cut.sequence, option="--warehouse")
     version = cut.versions.get(str(table))
-    shown = version or str(iceberg_tables.current_snapshot(loaded))
-    behind = list_behind(loaded, MERGES, version=shown, sequence=0)
+    behind = list_behind(loaded, MERGES, version=version, sequence=0 if version is not None else cut.sequence)
     base = behind[-1].parentId() if behind else iceberg_tables.current_snapshot(loaded, MERGES)
     if version is not None and version != str(base):
         raise Refused(

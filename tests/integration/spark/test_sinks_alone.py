@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from fixtures.connector import wait_until
 from fixtures.spark import Lake
 from helpers.spark.writer import table
+from twofold_spark import session
 from twofold_spark.errors import (
     SPARK_ERRORS,
     Refused,
@@ -538,6 +539,35 @@ def test_a_sharded_table_in_postgresql_that_was_made_again_is_reloaded_in_each_m
         with pytest.raises(TableRefused, match=r"is not the one (?s:.*)in each shard `.*backfill start"):
             job.applied(each)
     job.place.close()
+
+
+def test_a_sharded_table_in_iceberg_that_the_last_cut_does_not_name_stays_as_earlier_cuts_had_it(lake: Lake) -> None:
+    """One member's shard waits for its reload, so plain names stay, and all others leave."""
+    members = ("east", "west")
+    session.open_member_catalogs(lake.spark, lake.warehouse, lake.catalog, members)
+    shared = MirrorTable("*.public.t", "public", "t", ())
+    begun = Cut(5, 5, 0, whole=True, versions={}, backfilling=(), stopped=())
+    stopped = replace(begun, stopped=("public.t",))
+
+    def start() -> _Job:
+        place = lake.choice.make_place(of_group=True, sharding=Sharding.parse("public.t"), catalog=lake.catalog)
+        place.open(lake.spark, members)
+        return _Job(lake.spark, SHARED, place, place.make_sink(lake.spark, SHARED))
+
+    for west in (begun, stopped):
+        job = start()
+        job.applied(shared)
+        job.merge(shared, job.place.next_number)
+        named = {"public.t": str(job.sink.version_of(shared))}
+        west = west if west.stopped else replace(west, versions=named)  # noqa: PLW2901
+        job.place.publish(GlobalCut(job.place.next_number, {"east": replace(begun, versions=named), "west": west}))
+    job.place.publish(GlobalCut(job.place.next_number, {"west": stopped}, {"east": begun}))
+    for _ in range(2):  # the second time what was not published is given up
+        job = start()
+        assert job.applied(shared) == [2]
+        assert job.copies(shared) == 2
+        job.merge(shared, job.place.next_number)
+        assert job.copies(shared) == 3
 
 
 def test_a_sharded_table_in_postgresql_stays_in_the_cuts_when_a_member_leaves(lake: Lake, database: str) -> None:
