@@ -16,6 +16,7 @@ from itertools import takewhile
 
 from pyspark.sql import SparkSession
 
+from twofold_avro.names import topic_of
 from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import (
     AppliedBatch,
@@ -41,7 +42,7 @@ from twofold_spark.sources.commit_records import (
 from twofold_spark.sources.commit_topic import CommitTopic
 from twofold_spark.sources.kafka_client import KafkaAdmin
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.topic_names import is_table_topic
+from twofold_spark.sources.topic_names import is_table_topic, to_postgres_names
 from twofold_spark.streaming import EndRequested
 
 
@@ -100,7 +101,9 @@ class SourceMirror:
         self._next.start_from(self._sink, self._place.find_part(self._prefix))
 
     def stop_table(self, table: str) -> None:
-        if table in self._next.cut.versions:
+        """Stop a sharded table that is gone. A source that joins again may have had rows in it."""
+        topic = topic_of(self._prefix, *to_postgres_names(table))
+        if table in self.cut.versions or (self.cut.sequence and self._merger.has_topic(topic)):
             self._next.warn_of_absence(table)
             self._next.stop_table(table)
 

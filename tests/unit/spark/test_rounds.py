@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import pytest
 
-from twofold_spark.errors import TableRefused
+from twofold_spark.errors import Refused, TableRefused
 from twofold_spark.mirror.batching import MirrorSettings
 from twofold_spark.mirror.mirror_job import Mirror
 from twofold_spark.mirror.source_mirror import Batch
-from twofold_spark.sinks.cuts import NO_CUT
+from twofold_spark.sinks.cuts import EVERY_TABLE, NO_CUT, Cut, GlobalCut
 from twofold_spark.sinks.interface import MirrorTable
 from twofold_spark.sinks.place import Place
 from twofold_spark.sinks.sharding import SHARED, Sharding
@@ -113,6 +113,63 @@ def test_a_shard_that_is_stopped_while_its_member_joins_holds_the_table_back() -
     del mirror._sources["west"]
     left = mirror._make_cut({"east": 5})
     assert (left.others["west"].backfilling, left.held_tables) == ((), frozenset()), "it has left"
+
+
+def test_a_source_that_left_is_loaded_again_if_the_table_was_made_again_meanwhile() -> None:
+    """Nobody else knows that it had rows in there: its changes alone would go into the new one."""
+    mirror = make_mirror("east")
+    left = replace(NO_CUT, sequence=3)
+    mirror._place.last = GlobalCut(4, {"east": replace(NO_CUT, sequence=5)}, {"west": left})
+    west = mirror._sources.pop("west")
+    assert mirror._make_cut({"east": 5}).others["west"].stopped == ()
+    mirror._gone = ["public.accounts"]
+    west._next.cut = mirror._make_cut({"east": 5}).others["west"]
+    assert west._next.find_stopped({MirrorTable("", "public", "accounts", ()): 0}) == {EVERY_TABLE, "public.accounts"}
+    assert west._next.find_stopped({MirrorTable("", "public", "own", ()): 0}) >= {"public.own"}, "nobody knows better"
+
+
+@pytest.mark.parametrize(
+    ("sequence", "has_topic", "is_stopped"), [(3, True, True), (3, False, False), (0, True, False)]
+)
+def test_a_source_that_joins_again_when_the_table_is_gone_is_loaded_again(
+    sequence: int, has_topic: bool, is_stopped: bool
+) -> None:
+    west = make_mirror("east")._sources["west"]
+    west._next.cut = replace(NO_CUT, sequence=sequence)
+    west._merger.has_topic = lambda topic: has_topic and topic == "west.public.accounts"  # type: ignore[method-assign]
+    west.stop_table("public.accounts")
+    assert west.cut.stopped == (("public.accounts",) if is_stopped else ())
+
+
+WITH_ROWS = replace(NO_CUT, sequence=3, versions={"public.accounts": "7"})
+
+
+@pytest.mark.parametrize(
+    ("members", "others"),
+    [
+        pytest.param({}, {"west": WITH_ROWS}, id="it was joining"),
+        pytest.param({"west": replace(WITH_ROWS, backfilling=("public.accounts",))}, {}, id="it was being loaded"),
+    ],
+)
+def test_a_source_does_not_leave_with_a_part_of_its_rows(members: dict[str, Cut], others: dict[str, Cut]) -> None:
+    mirror = make_mirror("east")
+    mirror._place.last = GlobalCut(4, {"east": replace(NO_CUT, sequence=5), **members}, others)
+    mirror._refuse_parts_of_rows()
+    del mirror._sources["west"]
+    with pytest.raises(Refused, match=r"west was taken out while public\.accounts had a part of its rows"):
+        mirror._refuse_parts_of_rows()
+    mirror._shared.versions = {}
+    mirror._refuse_parts_of_rows()
+
+
+def test_a_source_whose_rows_were_all_in_a_cut_may_leave() -> None:
+    mirror = make_mirror("east")
+    del mirror._sources["west"]
+    for last in (None, GlobalCut(4, {"east": replace(NO_CUT, sequence=5), "west": WITH_ROWS})):
+        mirror._place.last = last
+        mirror._refuse_parts_of_rows()
+    mirror._place.last = mirror._make_cut({"east": 5})
+    mirror._refuse_parts_of_rows()
 
 
 def refuse(table: str) -> TableRefused:
