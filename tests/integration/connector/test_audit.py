@@ -10,6 +10,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,13 @@ def audit(here: Installation, *options: str) -> tuple[int, dict[str, Any]]:
     done = here.twofold("audit", "--json", *options)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
+
+
+def reads_kafka(process: subprocess.Popen[str]) -> bool:
+    """Whether it has a client's thread."""
+    with suppress(FileNotFoundError):  # a thread that ended meanwhile
+        return any("rdk:" in each.read_text() for each in Path(f"/proc/{process.pid}/task").glob("*/comm"))
+    return False
 
 
 def words(here: Installation) -> str:
@@ -281,6 +290,8 @@ def test_it_ends_at_once_when_it_is_told(number: signal.Signals, stopped: Instal
     vandal = Vandal(stopped)
     vandal.open(f"{stopped.prefix}.commits")
     process = subprocess.Popen(stopped.command("audit"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Python takes an interrupt within an import for one that nobody caught, and dies of it.
+    wait_until(lambda: process.poll() is not None or reads_kafka(process), what="it has loaded the clients")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(3)
     process.send_signal(number)
