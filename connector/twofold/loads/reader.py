@@ -52,7 +52,8 @@ class Reader:
         self._chunk_rows = chunk_rows
         self._chunk_bytes = chunk_bytes
         self._spool = spool
-        self._known: tuple[Relation, TableEncoding] | None = None
+        self._known: tuple[tuple[Relation, tuple[int, ...]], TableEncoding] | None = None
+        """The encoding for these columns, by their numbers too."""
         self.estimate: int | None = None
         """The planner's row count; queried once."""
 
@@ -98,8 +99,9 @@ class Reader:
                 return replace(self._empty_chunk(view, None), among=progress.again)
             if self.estimate is None:
                 self.estimate = self._copier.estimate(view.described)
-            if self._known is None or self._known[0] != view.described.relation:
-                self._known = view.described.relation, ask(EncodingRequest(view.described.relation))
+            columns = view.described.relation, view.described.numbers
+            if self._known is None or self._known[0] != columns:
+                self._known = columns, ask(EncodingRequest(view.described.relation))
             encoding = self._known[1]
             if encoding.shape.keyless:
                 return self._read_whole(view, encoding, begun)

@@ -58,11 +58,7 @@ WITH RECURSIVE publication AS (
 SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
        ARRAY(SELECT ROW(a.attname, a.atttypid::bigint, a.atttypmod,
                         c.relreplident = 'f' OR a.attnum = ANY (coalesce(k.attnums, '{{}}')))
-               FROM pg_catalog.pg_attribute a
-              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-                AND CASE WHEN l.attnums IS NULL THEN a.attgenerated IN ('', replace(p.gencols, 'n', ''))
-                         ELSE a.attnum = ANY (l.attnums) END
-              ORDER BY a.attnum) AS columns{more}
+               {sent}) AS columns{more}
   FROM publication p
   CROSS JOIN streamed
   JOIN pg_catalog.pg_class c ON c.oid = streamed.oid
@@ -79,6 +75,14 @@ SELECT c.oid::bigint, s.nspname::text, c.relname::text, c.relreplident::text,
  WHERE s.nspname NOT IN ('pg_catalog', 'information_schema'){which}
  ORDER BY 2, 3
 """
+
+_SENT = """FROM pg_catalog.pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND CASE WHEN l.attnums IS NULL THEN a.attgenerated IN ('', replace(p.gencols, 'n', ''))
+                         ELSE a.attnum = ANY (l.attnums) END
+              ORDER BY a.attnum"""
+_NUMBERS = f""",
+       ARRAY(SELECT a.attnum::int {_SENT}) AS numbers"""
 
 _FILTER = """,
        (SELECT pg_catalog.pg_get_expr(r.prqual, r.prrelid) FROM pg_catalog.pg_publication_rel r
@@ -171,6 +175,8 @@ class DescribedTable:
     partitioned: bool
     unique: tuple[tuple[KeyOrder, ...], ...]
     """The columns of each unique index, in its order."""
+    numbers: tuple[int, ...] = ()
+    """Those of the relation's columns: a later one may have a former one's name and type."""
 
     def key_order(self, key: frozenset[str]) -> tuple[KeyOrder, ...]:
         """Return the key's columns in the order of an index that has exactly these columns: no two
@@ -199,7 +205,7 @@ def published_in(connection: PlainConnection, publication: str) -> tuple[Relatio
     """Return the same as `published_tables`, over an open connection."""
     if not publication_exists(connection, publication):
         raise missing_publication(f"{publication!r} does not exist in this database")
-    rows = connection.execute(_TABLES.format(more="", which=""), (publication,)).fetchall()
+    rows = connection.execute(_TABLES.format(sent=_SENT, more="", which=""), (publication,)).fetchall()
     return tuple(map(_relation, rows))
 
 
@@ -208,17 +214,17 @@ def describe(connection: PlainConnection, publication: str, schema: str, table: 
 
     None: the publication does not have the table.
     """
-    query = _TABLES.format(more=_FILTER + _KEYS, which=" AND s.nspname = %s AND c.relname = %s")
+    query = _TABLES.format(sent=_SENT, more=_FILTER + _NUMBERS + _KEYS, which=" AND s.nspname = %s AND c.relname = %s")
     row = connection.execute(query, (publication, schema, table)).fetchone()
     if row is None:
         return None
-    row_filter, partitioned, keys = row[5:]
-    return DescribedTable(_relation(row[:5]), row_filter, partitioned, tuple(map(_key, keys or ())))
+    row_filter, partitioned, numbers, keys = row[5:]
+    return DescribedTable(_relation(row[:5]), row_filter, partitioned, tuple(map(_key, keys or ())), tuple(numbers))
 
 
 def describe_filters(connection: PlainConnection, publication: str) -> tuple[DescribedTable, ...]:
     """Describe all tables as the publication has them, without their keys."""
-    rows = connection.execute(_TABLES.format(more=_FILTER, which=""), (publication,)).fetchall()
+    rows = connection.execute(_TABLES.format(sent=_SENT, more=_FILTER, which=""), (publication,)).fetchall()
     return tuple(DescribedTable(_relation(row[:5]), row[5], row[6], ()) for row in rows)
 
 

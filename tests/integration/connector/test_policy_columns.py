@@ -178,6 +178,23 @@ def test_a_column_that_is_not_sent_shows_no_hidden_one_of_a_stream_that_lags(con
     assert not songs(here)
 
 
+def test_a_hidden_column_that_takes_a_names_place_within_a_load_stays_hidden(connector: Maker, tmp_path: Path) -> None:
+    """The relation is the same before and behind, and the stream has no row that would tell."""
+    source = {"tables": ["public.account", "public.t"], "backfill": True}
+    here = hiding(connector, tmp_path, "public.t.email", "null", source, backfill={"notice": 60, "chunk_rows": 10})
+    here.sql("CREATE TABLE t (id int PRIMARY KEY, contact text, email text)")
+    here.sql(f"INSERT INTO t SELECT n, 'c', '{TEXT}' FROM generate_series(1, 3000) n")
+    here.initialise()
+    with here.carrying():
+        wait_until(lambda: rows(here, "public.t"), what="the first chunk")
+        here.sql(
+            "BEGIN; ALTER TABLE t DROP contact, ADD phone text; ALTER TABLE t RENAME email TO contact; ALTER TABLE t RENAME phone TO email; COMMIT"
+        )
+        assert len(rows(here, "public.t")) < 3000, "the load is over"
+        wait_until(lambda: any(row["id"] == 3000 for row in rows(here, "public.t")), what="the load's end")
+    assert not songs(here)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("told", [False, True], ids=["untold", "told"])
 @pytest.mark.parametrize("version", ["15", "18"])
