@@ -221,6 +221,7 @@ def _of_dropped_table(before: HiddenColumns, sent: Sequence[MessageColumn]) -> L
     if not before.columns:
         return NOTHING_HIDDEN
     names = {each.rule.rpartition(".")[2]: each.rule for each in before.columns}
-    if tuple(each.name for each in sent) == before.names and names.keys() <= set(before.names):
+    has_own_names = len(names) == len(before.columns) and names.keys() <= set(before.names)
+    if has_own_names and tuple(each.name for each in sent) == before.names:
         return Located({at: names[c.name] for at, c in enumerate(sent) if c.name in names}, {}, None)
     return Located({}, dict.fromkeys(range(len(sent)), before.columns[0].rule), None)

@@ -165,6 +165,8 @@ def test_columns_of_a_table_that_is_gone_are_found_by_their_former_names_or_all_
     then.ddl("RENAME email email_old", "ADD email")
     assert set(locate(hidden, None, then.said, committed=True).possible) == {0, 1, 2}
     assert locate(HiddenColumns(), None, then.said, committed=True).possible == {}
+    both = hidden_now(hidden, then.now, [1, 2, 3], [None, RULE, RULE])
+    assert set(locate(both, None, then.said, committed=True).possible) == {0, 1, 2}, "one rule, and two columns"
 
 
 def test_what_is_hidden_goes_through_the_pin_and_keeps_columns_that_are_not_published() -> None:
