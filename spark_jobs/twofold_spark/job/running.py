@@ -192,7 +192,7 @@ def _mirror(
         ending=ending,
         # A run to the end of what is there has no time to look again.
         named_after_s=0 if options.trigger.ends else NAMED_AFTER_S,
-        report_begun=lambda prefix, cut: progress[prefix].publish(cut),
+        report_place=lambda prefix, cut: progress[prefix].publish(cut),
         report=partial(_report, metrics, progress),
         report_cut=(lambda cut: print_progress(f"mirror: global cut {cut}")) if others else lambda _: None,
         report_waits=partial(metrics.set_gauge, "twofold_job_global_waits"),

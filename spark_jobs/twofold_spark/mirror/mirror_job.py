@@ -63,7 +63,7 @@ class Mirror:
         *,
         ending: threading.Event | None = None,
         named_after_s: float = NAMED_AFTER_S,
-        report_begun: Callable[[str, Cut], None] = lambda _prefix, _cut: None,
+        report_place: Callable[[str, Cut], None] = lambda _prefix, _cut: None,
         report: Callable[[str, AppliedBatch], None] = lambda _prefix, _batch: None,
         report_cut: Callable[[GlobalCut], None] = lambda _: None,
         report_waits: Callable[[int], None] = lambda _: None,
@@ -95,7 +95,9 @@ class Mirror:
         self._schedule = MaintenanceSchedule(settings.maintain_every)
         self._keep_cuts = settings.keep_cuts
         self._is_maintenance_due = False
-        self._report_begun = report_begun
+        self._report_place = report_place
+        self._told: dict[str, int] = {}
+        """The sequence numbers that were reported last, by member."""
         self._report = report
         self._report_cut = report_cut
         self._report_waits = report_waits
@@ -177,10 +179,22 @@ class Mirror:
                 behind=self._topics[prefix].behind,
             )
             self._report(prefix, published)
+        self._report_places(cut, batches)
         if cut.members:
             self._report_cut(cut)
         self._is_maintenance_due |= self._schedule.is_due(cut.number - 1, cut.number)
         return bool(changed)
+
+    def _report_places(self, cut: GlobalCut, reported: Collection[str]) -> None:
+        """Report the members that a cut shows further, without a batch: one that has joined, or one
+        whose batch was in a cut that was not whole.
+        """
+        if not cut.whole:
+            return
+        for prefix, part in cut.members.items():
+            if prefix not in reported and self._told.get(prefix) != part.sequence:
+                self._report_place(prefix, part)
+        self._told = {prefix: part.sequence for prefix, part in cut.members.items()}
 
     def _fold_shards(self) -> Counter[str]:
         """Fold what the sources' batches have of sharded tables; return the changes by source."""
@@ -266,7 +280,8 @@ class Mirror:
             else:  # the first that Kafka has
                 self._topics[prefix].start_from(0, UNKNOWN, source.cut.identity)
             if self._place.last is None or self._place.last.whole:
-                self._report_begun(prefix, part)
+                self._report_place(prefix, part)
+                self._told[prefix] = part.sequence
         joined = self._sources.keys() if self._is_alone else parts.keys()
         self._membership = GroupMembership(
             self._sources.keys(), joined, named_after_s=self._named_after_s, warn=self._warn

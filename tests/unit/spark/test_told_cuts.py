@@ -1,4 +1,6 @@
-"""What a mirror tells at its start: the last cut of its place, if readers see it."""
+"""What a mirror tells of its place: at its start the last cut, if readers see it, and later each
+cut that shows more.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +52,31 @@ def test_a_start_tells_what_its_place_has(
         ("bank",),
         cast("Any", place),
         MirrorSettings(),
-        report_begun=lambda prefix, cut: found.append((prefix, cut)),
+        report_place=lambda prefix, cut: found.append((prefix, cut)),
     )
     mirror._begin()
     mirror.close()
     assert found == told
+
+
+def test_a_member_that_a_cut_shows_further_without_a_batch_is_told() -> None:
+    """It has joined, or its own batch was in a cut that another member kept from being whole."""
+    found = list[tuple[str, int]]()
+    place = cast("Any", SimpleNamespace(sharding=NO_SHARDING, last=None))
+    mirror = Mirror(
+        NOTHING,
+        NOTHING,
+        NOTHING,
+        ("east", "west"),
+        place,
+        MirrorSettings(),
+        report_place=lambda prefix, cut: found.append((prefix, cut.sequence)),
+    )
+    at_8 = replace(CUT, sequence=8)
+    mirror._report_places(GlobalCut(1, {"east": CUT}), {"east"})
+    mirror._report_places(GlobalCut(2, {"east": at_8, "west": replace(CUT, whole=False)}), {"east"})
+    assert not found
+    mirror._report_places(GlobalCut(3, {"east": at_8, "west": CUT}), {"west"})
+    mirror._report_places(GlobalCut(4, {"east": at_8, "west": CUT}), set())
+    mirror._report_places(GlobalCut(5, {"east": at_8, "west": at_8}), set())
+    assert found == [("east", 8), ("west", 8)]
