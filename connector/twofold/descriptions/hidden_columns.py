@@ -73,17 +73,19 @@ class HiddenColumns:
     columns: tuple[Hidden, ...] = ()
     names: tuple[str, ...] = ()
     """The names of all columns that were sent, when the numbers were last known."""
+    rows: tuple[int, ...] = ()
+    """The value of `CatalogColumn.row` of each of them then."""
 
     def to_text(self) -> str | None:
         """Return the text for the pin; None without a hidden column."""
         hidden = [[each.number, each.rule, each.row, each.was_sent] for each in self.columns]
-        return json.dumps([hidden, self.names], separators=(",", ":")) if hidden else None
+        return json.dumps([hidden, self.names, self.rows], separators=(",", ":")) if hidden else None
 
     @classmethod
     def from_text(cls, text: str | None) -> HiddenColumns:
         """Return the hidden columns in a pin."""
-        hidden, names = json.loads(text) if text else ([], [])
-        return cls(tuple(Hidden(*each) for each in hidden), tuple(names))
+        hidden, *sent = json.loads(text) if text else ([],)
+        return cls(tuple(Hidden(*each) for each in hidden), *map(tuple, sent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +122,19 @@ def locate(
     numbers = numbers_of(now.columns, sent)
     certain, possible = dict[int, str](), dict[int, str]()
     for hidden in before.columns:
-        if numbers is not None and hidden.number not in numbers and _is_still_absent(before.names, hidden, now, sent):
+        is_unsent = numbers is not None and hidden.number not in numbers
+        if is_unsent and _is_still_absent(before.names, hidden, now, sent):
             continue
         column = next((each for each in now.columns if each.number == hidden.number), None)
         if not committed and (column is None or not _is_as_before(before.names, column, sent)):
             possible |= dict.fromkeys(_alike(now, hidden, column, sent), hidden.rule)
-        if numbers is None or (column is not None and hidden.number not in numbers and column.row != hidden.row):
+        if numbers is None:
             places: Sequence[int] = _between(now, hidden.number, sent)
+        elif is_unsent and column is not None and column.row != hidden.row:
+            # It is not published any more, or the message is older than the catalog.
+            places = [at for at in _between(now, hidden.number, sent) if not _is_unchanged(before, now, numbers[at])]
+            possible |= dict.fromkeys(places, hidden.rule)
+            continue
         else:
             places = [at for at, number in enumerate(numbers) if number == hidden.number]
         if len(places) > 1:
@@ -154,7 +162,8 @@ def hidden_now(
     # Also those that are dropped now: the stream may be behind that.
     unpublished = [replace(each, was_sent=False) for each in before.columns if each.number not in numbers]
     kept = sorted([*hidden, *unpublished], key=lambda each: each.number)
-    return HiddenColumns(tuple(kept), tuple(columns[number].name for number in numbers))
+    sent = [columns[number] for number in numbers]
+    return HiddenColumns(tuple(kept), tuple(each.name for each in sent), tuple(each.row for each in sent))
 
 
 def numbers_of(columns: Iterable[CatalogColumn], sent: Iterable[MessageColumn]) -> tuple[int, ...] | None:
@@ -188,6 +197,12 @@ def _is_still_absent(names: Sequence[str], hidden: Hidden, now: CatalogTable, se
     """
     upto = _most_before(now, hidden) + 1
     return not hidden.was_sent and [each.name for each in sent[:upto]] == list(names[:upto])
+
+
+def _is_unchanged(before: HiddenColumns, now: CatalogTable, number: int) -> bool:
+    """Whether a column has had its name since the numbers were last known: no other one had it."""
+    column = next(each for each in now.columns if each.number == number)
+    return (column.name, column.row) in zip(before.names, before.rows, strict=False)
 
 
 def _most_before(now: CatalogTable, hidden: Hidden) -> int:

@@ -176,7 +176,7 @@ def _hidden_as_in_tree(before: HiddenColumns, rules: Mapping[str, str], now: Cat
     own = [each for each in now.columns if each.number not in known]
     hidden = [*before.columns, *(Hidden(each.number, rules[each.name], each.row) for each in own if each.name in rules)]
     if before.columns:
-        return HiddenColumns(tuple(hidden), before.names)
+        return HiddenColumns(tuple(hidden), before.names, before.rows)
     hidden += [Hidden(number, rules[""], 0) for number in sorted(now.dropped) if "" in rules]
     return HiddenColumns(tuple(hidden), tuple(each.name for each in now.columns))
 

@@ -189,17 +189,14 @@ class TableFinder:
         schema, name = parse_topic_name(topic, prefix, find_subject(self._registry, topic).latest)
         label, path = f"{schema}.{name}", f"{schema}_changelog.{name}"
         of_group, own = len(self._patterns) > 1, member_catalog(self._catalog, prefix)
-        if of_group and self._sharding.covers(label):
-            name, catalog, others = (
-                f"*.{label}",
-                self._catalog,
-                [member_catalog(self._catalog, p) for p in self._patterns],
-            )
+        is_sharded = of_group and self._sharding.covers(label)
+        if is_sharded:
+            catalog, others = self._catalog, [member_catalog(self._catalog, each) for each in self._patterns]
         else:
-            name, catalog, others = topic, *((own, [self._catalog]) if of_group else (self._catalog, [own]))
+            catalog, others = (own, [self._catalog]) if of_group else (self._catalog, [own])
         elsewhere = tuple((other, iceberg_tables.full_name(other, path)) for other in others)
-        is_sharded = name != topic
-        return prefix if is_sharded else ONLY, ChangelogTable(name, label, catalog, path, is_sharded, elsewhere)
+        found = ChangelogTable(f"*.{label}" if is_sharded else topic, label, catalog, path, is_sharded, elsewhere)
+        return prefix if is_sharded else ONLY, found
 
 
 def find_subject(registry: Registry, topic: str, ids: frozenset[int] = frozenset()) -> Subject:

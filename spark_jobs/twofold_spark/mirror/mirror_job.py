@@ -383,9 +383,9 @@ class Mirror:
     def _leave(self, part: Cut) -> Cut:
         """Return what a cut says of a source that is no member any more.
 
-        Its rows in sharded tables stay, and nobody waits for more of them. Of a sharded table that
-        is gone they went too: if the source joins again, that has to be loaded, and nobody knows of
-        whom it had rows.
+        Its rows in sharded tables stay, and nobody waits for more of them. If such a table is gone,
+        they are gone with it, and no part says whether there were any: the source is loaded again
+        if it joins again.
         """
         versions = {name: version for name, version in part.versions.items() if not self._shared.covers(name)}
         loading = tuple(name for name in part.backfilling if not self._shared.covers(name))

@@ -131,13 +131,13 @@ def _source_typed(value: str, name: str, mirrored: DataType) -> str:  # noqa: PL
     days = "date '0001-01-01' AND date '9999-12-31'"
     match mirrored:
         case ArrayType():
-            # Not unnest(): it makes columns of a composite element's fields.
-            element, items = f"({value})[o]", f"FROM generate_subscripts({value}, 1) o"
-            item = _source_typed(element, name.removeprefix("_"), mirrored.elementType)
-            texts = f"(SELECT coalesce(string_agg({_with_length(item)}, ',' ORDER BY o), '') {items})"
-            is_whole = f"NOT EXISTS (SELECT {items} WHERE {element} IS DISTINCT FROM NULL AND ({item}) IS NULL)"
+            # Not FROM unnest(): that makes columns of a composite element's fields.
+            items = f"(SELECT unnest({value}) AS x, generate_subscripts({value}, 1) AS o) u"
+            item = _source_typed("x", name.removeprefix("_"), mirrored.elementType)
+            is_whole = f"coalesce(bool_and(x IS NOT DISTINCT FROM NULL OR ({item}) IS NOT NULL), true)"
+            texts = f"coalesce(string_agg({_with_length(item)}, ',' ORDER BY o), '')"
             is_plain = f"coalesce(array_ndims({value}), 1) = 1 AND coalesce(array_lower({value}, 1), 1) = 1"
-            return f"CASE WHEN {value} IS NOT NULL AND {is_plain} AND {is_whole} THEN {texts} END"
+            return f"CASE WHEN {value} IS NOT NULL AND {is_plain} THEN (SELECT CASE WHEN {is_whole} THEN {texts} END FROM {items}) END"
         case DateType():
             return f"CASE WHEN {value} BETWEEN {days} THEN ({value} - date '1970-01-01')::text END"
         case TimestampType() | TimestampNTZType():

@@ -133,6 +133,18 @@ def test_a_hidden_column_that_is_not_published_any_more_is_not_looked_for() -> N
     assert (found.certain, found.possible, found.numbers) == ({}, {}, (1, 2))
 
 
+def test_a_hidden_column_that_is_not_published_and_is_renamed_hides_no_other_one() -> None:
+    """One that is new may be the hidden one, of a message that is older than the catalog."""
+    here = table("ADD contact", "ADD email", "ADD note")
+    hidden = here.hidden("email")
+    here.ddl("RENAME email mail")
+    found = locate(hidden, here.now, [each for each in here.said if each.name != "mail"], committed=True)
+    assert (found.certain, found.possible, found.are_others_shown) == ({}, {}, True)
+    here.ddl("DROP note", "ADD note")
+    found = locate(hidden, here.now, [each for each in here.said if each.name != "mail"], committed=True)
+    assert (found.certain, found.possible) == ({}, {2: RULE})
+
+
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("is_dropped", [True, False])
 def test_a_hidden_column_that_was_gone_at_the_last_message_hides_no_other_one(
