@@ -69,11 +69,15 @@ SELECT ARRAY(SELECT a.attname::text
 
 _COLUMNS = """
 SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.xmin::text::bigint,
-                            a.attgenerated <> '' OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
-                              WHERE r.prattrs IS NOT NULL AND (r.prrelid = c.oid OR c.relispartition))) ORDER BY a.attnum)
+                            a.attgenerated <> '' OR list.is_possible) ORDER BY a.attnum)
                   FILTER (WHERE NOT a.attisdropped), '[]'),
        coalesce(jsonb_agg(a.attnum) FILTER (WHERE a.attisdropped), '[]')
-  FROM pg_catalog.pg_class c LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+  FROM pg_catalog.pg_class c
+  CROSS JOIN LATERAL (
+       SELECT EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid AND r.prattrs IS NOT NULL)
+           OR c.relispartition AND EXISTS (SELECT FROM pg_catalog.pg_publication_rel r WHERE r.prattrs IS NOT NULL) AS is_possible
+       ) list
+  LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
  WHERE c.oid = %s GROUP BY c.oid
 """
 

@@ -31,7 +31,7 @@ class DdlDescriptions:
         kept = tuple(kept)
         self._publication = publication
         self._known = {described.oid: described for described in kept if has_messages}
-        self._partitions = {described.oid: described.partition_oids for described in kept if described.partitions}
+        self._partitions = _partitions_of(described for described in kept if described.partitions)
         self._prepared: dict[PreparedIdentity, DdlMessages] = {}
 
     def read(self, content: bytes) -> DdlMessage | None:
@@ -41,12 +41,12 @@ class DdlDescriptions:
     def note(self, ddl: DdlMessages) -> None:
         """Note the DDL messages of a committed transaction."""
         self._known |= {oid: each.described for oid, each in ddl.items()}
-        self._partitions |= _partitions_of(ddl)
+        self._partitions |= _partitions_of(each.described for each in ddl.values())
 
     def look_again(self, looked: Mapping[int, Description]) -> None:
         """Take the catalog's descriptions of tables that changed without a DDL message."""
         self._known |= {oid: described for oid, described in looked.items() if oid in self._known}
-        self._partitions |= {oid: described.partition_oids for oid, described in looked.items()}
+        self._partitions |= _partitions_of(looked.values())
 
     def prepare(self, identity: PreparedIdentity, ddl: DdlMessages) -> None:
         """Keep the DDL messages of a prepared transaction until its outcome."""
@@ -64,7 +64,9 @@ class DdlDescriptions:
 
         Without DDL messages: that had it when the catalog was last looked at before.
         """
-        known = {**self._partitions, **_partitions_of(own)} if own else self._partitions
+        known = self._partitions
+        if own:
+            known = known | _partitions_of(each.described for each in own.values())
         found = [oid for oid, partitions in known.items() if partition.oid in partitions]
         return sorted(found, key=lambda oid: len(known[oid]), reverse=True)
 
@@ -80,5 +82,5 @@ class DdlDescriptions:
         return described if numbers_of(described.catalog_columns, columns) is not None else None
 
 
-def _partitions_of(ddl: DdlMessages) -> dict[int, frozenset[int]]:
-    return {oid: each.described.partition_oids for oid, each in ddl.items()}
+def _partitions_of(tables: Iterable[Description]) -> dict[int, frozenset[int]]:
+    return {described.oid: described.partition_oids for described in tables}

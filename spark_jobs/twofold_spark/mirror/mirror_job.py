@@ -42,7 +42,6 @@ from twofold_spark.sources.group_topics import GroupTopics
 from twofold_spark.sources.kafka_client import Kafka, KafkaAdmin
 from twofold_spark.sources.member_topics import UNKNOWN, MemberTopics, SoleTopics
 from twofold_spark.sources.registry import Registry
-from twofold_spark.sources.topic_names import reload_command
 from twofold_spark.streaming import EndRequested, print_progress
 
 _FIRST_LOOK_S = 10.0
@@ -90,8 +89,6 @@ class Mirror:
         self._pool = ThreadPoolExecutor(len(prefixes), thread_name_prefix="member")
         self._place = place
         self._has_begun = self._has_failed = False
-        self._gone: list[str] = []
-        """The sharded tables that were not there any more when the job began."""
         self._schedule = MaintenanceSchedule(settings.maintain_every)
         self._keep_cuts = settings.keep_cuts
         self._is_maintenance_due = False
@@ -268,12 +265,11 @@ class Mirror:
         self._spark = fork_session(self._spark)
         limit_tasks_to_cores(self._spark)
         self._place.open(self._spark, tuple(self._sources))
-        gone = self._gone = self._shared.begin(self._spark)
-        self._refuse_parts_of_rows()
+        self._shared.begin(self._spark, self._sources.keys())
         parts = self._place.last.members if self._place.last is not None else {}
         for prefix, source in self._sources.items():
             source.begin()
-            for table in gone:
+            for table in self._shared.gone:
                 source.stop_table(table)
             if (part := parts.get(prefix, NO_CUT)).sequence:
                 self._topics[prefix].start_from(part.sequence, part.offset, source.cut.identity)
@@ -286,20 +282,6 @@ class Mirror:
         self._membership = GroupMembership(
             self._sources.keys(), joined, named_after_s=self._named_after_s, warn=self._warn
         )
-
-    def _refuse_parts_of_rows(self) -> None:
-        """Refuse a start without a source of which sharded tables have rows as no cut had them."""
-        for prefix, part, is_member in self._place.last.parts if self._place.last is not None else ():
-            begun = {*part.backfilling} if is_member else {*part.versions}
-            names = sorted(name for name in begun & self._shared.versions.keys() if self._shared.covers(name))
-            if names and prefix not in self._sources:
-                reloads = ", ".join(f"`{reload_command(name)}`" for name in names)
-                raise Refused(
-                    f"{prefix} was taken out while {', '.join(names)} had a part of its rows: it was joining, or being loaded",
-                    at_stake="rows as no cut had them: of those that moved between members some would be there twice",
-                    repair=f"give {prefix} again until it has joined and its loads are over; or drop the mirror's table, "
-                    f"start the mirror with --on-table-error go-on, then in each shard {reloads}",
-                )
 
     def _apply(self, chosen: Mapping[str, int]) -> dict[str, AppliedBatch]:
         """Bring these sources to their parts; return the batches, which are published later."""
@@ -389,7 +371,7 @@ class Mirror:
         """
         versions = {name: version for name, version in part.versions.items() if not self._shared.covers(name)}
         loading = tuple(name for name in part.backfilling if not self._shared.covers(name))
-        stopped = {*part.stopped, EVERY_TABLE} if self._gone else part.stopped
+        stopped = {*part.stopped, EVERY_TABLE} if self._shared.gone else part.stopped
         return replace(part, versions=versions, backfilling=loading, stopped=tuple(sorted(stopped)))
 
     def _maintain_if_due(self) -> None:

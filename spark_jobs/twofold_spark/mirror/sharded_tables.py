@@ -62,24 +62,40 @@ class ShardedTables:
         """By table (`schema.name`), as of the last merge."""
         self._published: dict[str, str] = {}
         """The same, as of the last cut."""
+        self.gone: list[str] = []
+        """The tables of the last cut that were not there any more when the job began."""
         self.maintenance = TableMaintenance(settings)
 
     def covers(self, table: str) -> bool:
         return self._place.sharding.covers(table)
 
-    def begin(self, spark: SparkSession) -> list[str]:
-        """Take over what an earlier process published; return the tables that are not there."""
+    def begin(self, spark: SparkSession, sources: Collection[str]) -> None:
+        """Take over what an earlier process published, with the sources of this one."""
         if not self._place.sharding.patterns:
-            return []
+            return
         self._spark = fork_session(spark)
         self._sink = self._place.make_sink(self._spark, SHARED)
         self.versions = dict(self._place.find_part(SHARED).versions)
-        gone = [name for name in self.versions if not self._read(MirrorTable.by_name(name))]
-        for name in gone:
+        self.gone = [name for name in self.versions if not self._read(MirrorTable.by_name(name))]
+        for name in self.gone:
             del self.versions[name]
+        self.refuse_parts_of_rows(sources)
         self._published = dict(self.versions)
         self._applied.clear()
-        return gone
+
+    def refuse_parts_of_rows(self, sources: Collection[str]) -> None:
+        """Refuse a start without a source of which tables have rows as no cut had them."""
+        for prefix, part, is_member in self._place.last.parts if self._place.last is not None else ():
+            begun = {*part.backfilling} if is_member else {*part.versions}
+            names = sorted(begun & self.versions.keys())
+            if names and prefix not in sources:
+                reloads = ", ".join(f"`{reload_command(name)}`" for name in names)
+                raise Refused(
+                    f"{prefix} was taken out while {', '.join(names)} had a part of its rows: it was joining, or being loaded",
+                    at_stake="rows as no cut had them: of those that moved between members some would be there twice",
+                    repair=f"give {prefix} again until it has joined and its loads are over; or drop the mirror's table, "
+                    f"start the mirror with --on-table-error go-on, then in each shard {reloads}",
+                )
 
     def has(self, table: MirrorTable) -> bool:
         """Whether there is the table that a member's table is a shard of."""

@@ -225,14 +225,22 @@ def _run_until_noted(lake: Lake, job: Changelog, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(changelog_job, "_QUIET_S", 3)
     ending = threading.Event()
 
+    def find_head() -> int | None:
+        if not lake.spark.catalog.tableExists(f"{lake.catalog}.public_changelog.events"):
+            return None
+        heads = sql(lake, "SELECT snapshot_id FROM {table}.history ORDER BY made_current_at DESC LIMIT 1")
+        return heads[0]["snapshot_id"] if heads else None
+
+    former = find_head()
+
     def is_noted() -> bool:
+        if (head := find_head()) == former:
+            return False
         noted = sql(lake, "SHOW TBLPROPERTIES {table} ('twofold.offsets')")[0]["value"]
-        head = sql(lake, "SELECT snapshot_id FROM {table}.history ORDER BY made_current_at DESC LIMIT 1")
-        return [json.loads(noted)["snapshot"]] == [row["snapshot_id"] for row in head]
+        return bool(json.loads(noted)["snapshot"] == head)
 
     def wait() -> None:
         try:
-            wait_until(lambda: lake.spark.catalog.tableExists(f"{lake.catalog}.public_changelog.events"))
             wait_until(is_noted)
         finally:
             ending.set()

@@ -554,13 +554,12 @@ def test_a_sharded_table_in_iceberg_that_the_last_cut_does_not_name_stays_as_ear
         place.open(lake.spark, members)
         return _Job(lake.spark, SHARED, place, place.make_sink(lake.spark, SHARED))
 
-    for west in (begun, stopped):
+    for west in (None, stopped):
         job = start()
         job.applied(shared)
         job.merge(shared, job.place.next_number)
-        named = {"public.t": str(job.sink.version_of(shared))}
-        west = west if west.stopped else replace(west, versions=named)  # noqa: PLW2901
-        job.place.publish(GlobalCut(job.place.next_number, {"east": replace(begun, versions=named), "west": west}))
+        named = replace(begun, versions={"public.t": str(job.sink.version_of(shared))})
+        job.place.publish(GlobalCut(job.place.next_number, {"east": named, "west": west or named}))
     job.place.publish(GlobalCut(job.place.next_number, {"west": stopped}, {"east": begun}))
     for _ in range(2):  # the second time what was not published is given up
         job = start()

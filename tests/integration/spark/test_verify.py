@@ -40,6 +40,17 @@ def _verify(lake: Lake, database: str) -> tuple[list[TableComparison], list[str]
         return verify.run(), said
 
 
+def _verify_altered(
+    lake: Lake, database: str, name: str, change: str, *, another: int
+) -> tuple[list[TableComparison], list[str]]:
+    """A row is altered in the mirror alone, and another one changes, so that a cut has it."""
+    lake.spark.sql(f"UPDATE {lake.catalog}.public.{name} SET {change}")
+    with lake.writer.commit() as tx:
+        tx.upsert(name, {**lake.writer.model[name][another]})
+    lake.mirror()
+    return _verify(lake, database)
+
+
 def test_an_address_that_the_driver_refuses_is_not_quoted(lake: Lake) -> None:
     """The driver quotes the whole of it, the password included."""
     with pytest.raises(SetupError, match=r"the source .*cannot use its address.*--source") as told:
@@ -131,11 +142,7 @@ def test_every_type_is_equal_and_one_altered_row_is_found_alone(lake: Lake, data
     (equal,), _ = _verify(lake, database)
     assert (equal.rows, equal.buckets) == (3, 0), str(equal)
 
-    lake.spark.sql(f"UPDATE {lake.catalog}.public.kinds SET body = 'altered' WHERE id = 2")
-    with w.commit() as tx:
-        tx.upsert("kinds", {**w.model["kinds"][3]})
-    lake.mirror()
-    (compared,), said = _verify(lake, database)
+    (compared,), said = _verify_altered(lake, database, "kinds", "body = 'altered' WHERE id = 2", another=3)
     assert [d.key for d in compared.different] == ["2"]
     assert compared.is_certain
     assert "DIFFERENT in 1 of" in said[0]
@@ -174,11 +181,7 @@ def test_composites_and_arrays_are_compared_as_the_mirror_has_them(lake: Lake, d
     (equal,), _ = _verify(lake, database)
     assert (equal.rows, equal.buckets) == (2, 0), str(equal)
     assert equal.inexpressible == {"numbers": 1, "days": 1}
-    lake.spark.sql(f"UPDATE {lake.catalog}.public.odd SET one = NULL WHERE id = 1")
-    with w.commit() as tx:
-        tx.upsert("odd", {**w.model["odd"][2]})
-    lake.mirror()
-    (compared,), _ = _verify(lake, database)
+    (compared,), _ = _verify_altered(lake, database, "odd", "one = NULL WHERE id = 1", another=2)
     assert [each.key for each in compared.different] == ["1"]
 
 

@@ -122,7 +122,7 @@ def test_a_source_that_left_is_loaded_again_if_the_table_was_made_again_meanwhil
     mirror._place.last = GlobalCut(4, {"east": replace(NO_CUT, sequence=5)}, {"west": left})
     west = mirror._sources.pop("west")
     assert mirror._make_cut({"east": 5}).others["west"].stopped == ()
-    mirror._gone = ["public.accounts"]
+    mirror._shared.gone = ["public.accounts"]
     west._next.cut = mirror._make_cut({"east": 5}).others["west"]
     assert west._next.find_stopped({MirrorTable("", "public", "accounts", ()): 0}) == {EVERY_TABLE, "public.accounts"}
     assert west._next.find_stopped({MirrorTable("", "public", "own", ()): 0}) >= {"public.own"}, "nobody knows better"
@@ -154,12 +154,12 @@ WITH_ROWS = replace(NO_CUT, sequence=3, versions={"public.accounts": "7"})
 def test_a_source_does_not_leave_with_a_part_of_its_rows(members: dict[str, Cut], others: dict[str, Cut]) -> None:
     mirror = make_mirror("east")
     mirror._place.last = GlobalCut(4, {"east": replace(NO_CUT, sequence=5), **members}, others)
-    mirror._refuse_parts_of_rows()
+    mirror._shared.refuse_parts_of_rows(mirror._sources)
     del mirror._sources["west"]
     with pytest.raises(Refused, match=r"west was taken out while public\.accounts had a part of its rows"):
-        mirror._refuse_parts_of_rows()
+        mirror._shared.refuse_parts_of_rows(mirror._sources)
     mirror._shared.versions = {}
-    mirror._refuse_parts_of_rows()
+    mirror._shared.refuse_parts_of_rows(mirror._sources)
 
 
 def test_a_source_whose_rows_were_all_in_a_cut_may_leave() -> None:
@@ -167,9 +167,9 @@ def test_a_source_whose_rows_were_all_in_a_cut_may_leave() -> None:
     del mirror._sources["west"]
     for last in (None, GlobalCut(4, {"east": replace(NO_CUT, sequence=5), "west": WITH_ROWS})):
         mirror._place.last = last
-        mirror._refuse_parts_of_rows()
+        mirror._shared.refuse_parts_of_rows(mirror._sources)
     mirror._place.last = mirror._make_cut({"east": 5})
-    mirror._refuse_parts_of_rows()
+    mirror._shared.refuse_parts_of_rows(mirror._sources)
 
 
 def refuse(table: str) -> TableRefused:
