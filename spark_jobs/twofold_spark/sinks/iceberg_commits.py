@@ -31,7 +31,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -196,17 +196,25 @@ def give_up_broken(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cu
     give_up(spark, loaded, select_broken(loaded, behind), MERGES)
 
 
-def give_up_unpublished(spark: SparkSession, table: MirrorTable, loaded: Any, cut: Cut) -> None:
+def give_up_unpublished(
+    spark: SparkSession,
+    table: MirrorTable,
+    loaded: Any,
+    cut: Cut,
+    list_named: Callable[[], Mapping[str, Collection[int]]],
+) -> None:
     """Give up what no cut has of a sharded table: only cuts say how far each member's rows are.
 
-    Where the last cut does not name the table, earlier ones had what has a number up to its own:
-    `main` may have waited. A `main` with more is refused, because only a published cut moves it.
+    Where the last cut does not name the table, `list_named` lists the versions that earlier ones
+    name: `main` may have waited. A number tells nothing, for a merge that no cut has may have that
+    of a later cut. A `main` with more is refused, because only a published cut moves it.
     """
     published = int(iceberg_tables.read_summary(loaded, iceberg_tables.SEQUENCE) or 0)
     if published > cut.sequence:
         raise refuse_lost_cuts(str(table), published, cut.sequence, option="--warehouse")
     version = cut.versions.get(str(table))
-    behind = list_behind(loaded, MERGES, version=version, sequence=0 if version is not None else cut.sequence)
+    shown = version or _find_shown(loaded, list_named()[str(table)])
+    behind = list_behind(loaded, MERGES, version=shown, sequence=0)
     base = behind[-1].parentId() if behind else iceberg_tables.current_snapshot(loaded, MERGES)
     if version is not None and version != str(base):
         raise Refused(
@@ -216,6 +224,13 @@ def give_up_unpublished(spark: SparkSession, table: MirrorTable, loaded: Any, cu
         )
     merges = [place for place, each in enumerate(behind) if each.summary().get(iceberg_tables.SEQUENCE) is not None]
     give_up(spark, loaded, behind[: merges[-1] + 1] if merges else [], MERGES)
+
+
+def _find_shown(loaded: Any, named: Collection[int]) -> str | None:
+    """Return the newest version in the branch that a cut named, or that `main` has."""
+    shown = {*named, iceberg_tables.current_snapshot(loaded)}
+    lineage = iceberg_tables.walk_lineage(loaded, loaded.snapshot(MERGES))
+    return next((str(each.snapshotId()) for each in lineage if each.snapshotId() in shown), None)
 
 
 def check_since_cut(table: MirrorTable, full_name: str, loaded: Any, cut: Cut) -> None:

@@ -12,6 +12,7 @@ import threading
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +99,8 @@ class IcebergSink:
         if loaded is not None:
             check_owner(table, name, lambda key: str(loaded.properties().get(key) or ""))
             if self._prefix == SHARED:
-                iceberg_commits.give_up_unpublished(self._spark, table, loaded, self._cut)
+                named = partial(self._list_named, [str(table)])
+                iceberg_commits.give_up_unpublished(self._spark, table, loaded, self._cut, named)
             iceberg_branches.follow_main(self._spark, name, loaded)
             iceberg_commits.give_up_broken(self._spark, table, loaded, self._cut)
             iceberg_commits.check_since_cut(table, name, loaded, self._cut)
@@ -222,14 +224,19 @@ class IcebergSink:
         return str(version) if version is not None else None
 
     def maintain(self, tables: Collection[str], keep: dt.timedelta) -> None:
+        wanted = self._list_named(tables)
+        publisher = self._publisher if self._place.is_shown(self._prefix) else None
+        iceberg_maintenance.maintain(self._tables, MERGES, publisher, wanted, keep)
+
+    def _list_named(self, tables: Collection[str]) -> dict[str, set[int]]:
+        """List the versions of tables that cuts name."""
         cuts = self._place.read_cuts(self._spark)
         own = cuts.where(f.col("prefix") == self._prefix) if self._prefix != SHARED else cuts
         named = own.select(f.explode("tables").alias("t")).select("t.name", "t.version").distinct()
-        wanted: dict[str, set[int]] = {table: set() for table in tables}
+        found: dict[str, set[int]] = {table: set() for table in tables}
         for row in named.where(f.col("name").isin(*tables)).collect():
-            wanted[row["name"]].add(row["version"])
-        publisher = self._publisher if self._place.is_shown(self._prefix) else None
-        iceberg_maintenance.maintain(self._tables, MERGES, publisher, wanted, keep)
+            found[row["name"]].add(row["version"])
+        return found
 
     def _set_summary(self, spark: SparkSession, sequence: int) -> None:
         """Set what the summary of a merge says.

@@ -567,6 +567,11 @@ def test_a_sharded_table_in_iceberg_that_the_last_cut_does_not_name_stays_as_ear
         assert job.copies(shared) == 2
         job.merge(shared, job.place.next_number)
         assert job.copies(shared) == 3
+    # It was not published, and a smaller batch without the table has its number.
+    job = start()
+    job.place.publish(GlobalCut(job.place.next_number, {"west": stopped}, {"east": begun}))
+    assert start().applied(shared) == [2]
+    assert job.copies(shared) == 2
 
 
 def test_a_sharded_table_in_postgresql_stays_in_the_cuts_when_a_member_leaves(lake: Lake, database: str) -> None:
