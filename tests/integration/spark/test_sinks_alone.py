@@ -544,15 +544,16 @@ def test_a_sharded_table_in_postgresql_that_was_made_again_is_reloaded_in_each_m
 def test_a_sharded_table_in_iceberg_that_the_last_cut_does_not_name_stays_as_earlier_cuts_had_it(lake: Lake) -> None:
     """One member's shard waits for its reload, so plain names stay, and all others leave."""
     members = ("east", "west")
-    session.open_member_catalogs(lake.spark, lake.warehouse, lake.catalog, members)
+    spark = session.fork_session(lake.spark)  # for merges set what the summaries of a session's snapshots say
+    session.open_member_catalogs(spark, lake.warehouse, lake.catalog, members)
     shared = MirrorTable("*.public.t", "public", "t", ())
     begun = Cut(5, 5, 0, whole=True, versions={}, backfilling=(), stopped=())
     stopped = replace(begun, stopped=("public.t",))
 
     def start() -> _Job:
         place = lake.choice.make_place(of_group=True, sharding=Sharding.parse("public.t"), catalog=lake.catalog)
-        place.open(lake.spark, members)
-        return _Job(lake.spark, SHARED, place, place.make_sink(lake.spark, SHARED))
+        place.open(spark, members)
+        return _Job(spark, SHARED, place, place.make_sink(spark, SHARED))
 
     for west in (None, stopped):
         job = start()
