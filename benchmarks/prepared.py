@@ -134,11 +134,11 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         of_relation=lambda _oid, **_: known,
         register_committed=lambda _: None,
         owner=SimpleNamespace(bind=lambda: None),
-        pins=SimpleNamespace(all={}, take_unwritten=dict),
+        pins=SimpleNamespace(all={}, take_unwritten=dict, note_ddl=lambda _: None),
         lives=SimpleNamespace(take_for_merger=tuple),
         ddl=DdlDescriptions("p"),
         skips=NO_COMMANDS,
-        pin_ddl=lambda _: None,
+        note_rows=lambda _: None,
     )
     state = initial(applied_lsn=Lsn(START), confirmed_lsn=Lsn(START), sequence=0, pool=8)
     spool = Spool(folder, memory_max=64 << 20, disk_max=1 << 30)

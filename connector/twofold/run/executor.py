@@ -29,6 +29,7 @@ from twofold.stream.bookkeeping_records import ConnectorOrigin, FrontierOrigin, 
 from twofold.stream.skipping import offer_record
 from twofold.stream.source_transaction import CHUNK_BYTES, SourceTransaction
 from twofold.tables.ddl_descriptions import DdlMessages
+from twofold.tables.table_version import TableVersion
 from twofold.tables.tables import Tables
 from twofold_avro.records import Commit, Frontier, Pin, PreparedOutcome
 from twofold_common.positions import Lsn, PreparedIdentity
@@ -110,7 +111,7 @@ class ActionExecutor:
         if prepared := self._prepared.get(identity):
             prepared.register()
             if prepared.ddl and not prepared.records:  # no other action brings it
-                self._tables.pin_ddl(prepared.ddl)
+                self._tables.pins.note_ddl(prepared.ddl)
 
     def offer_skip(self, refusal: RecordTooLarge) -> Refused:
         """Return the refusal with the command that skips the row."""
@@ -177,6 +178,7 @@ class ActionExecutor:
         before any other job.
         """
         transaction.register()
+        self._tables.note_rows(transaction.tables)
         self.batch_records += transaction.records
         self.batch_bytes += transaction.spooled_bytes
         self._leaving.append((transaction, True))
@@ -208,9 +210,12 @@ class ActionExecutor:
         self._outcomes += outcomes
         self.batch_outcome_bytes += sum(map(outcome_bytes, outcomes))
 
-    def pin_ddl(self, ddl: DdlMessages) -> None:
-        """Pin the table descriptions of committed DDL messages that join the batch."""
-        self._tables.pin_ddl(ddl)
+    def note_committed(self, tables: Iterable[TableVersion], ddl: DdlMessages) -> None:
+        """Pin what committed transactions tell that join the batch: their rows' tables, and the
+        descriptions of DDL messages. The next commit writes the pins.
+        """
+        self._tables.pins.note_ddl(ddl)
+        self._tables.note_rows(tables)
 
     def joins(self, committed_at_us: int) -> None:
         """Note that an outcome of this time joins the batch."""
@@ -285,7 +290,7 @@ class ActionExecutor:
 
     def _append_staged(self, prepared: SourceTransaction, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        self._tables.pin_ddl(prepared.ddl)
+        self._tables.pins.note_ddl(prepared.ddl)
         self.resolve((prepared.outcome(commit_lsn, at_us),))
         self.produce_waited(prepared)
 
@@ -319,6 +324,8 @@ class ActionExecutor:
             self._tables.emptied(due.topic)
         if not isinstance(due, DueCommand) and due.encoding is None:
             self._tables.pins.gone(due.topic)
+        if isinstance(due, DueCommand) and due.order.command.name == "cancel":
+            self._tables.pins.only_name(due.topic)  # else the next start would begin the reload again
         kind: Kind = "reload" if isinstance(due, ReloadTruncate) else "backfill"
         records = self._records(kind, sequence, applied_lsn, at_us=due.at_us)
         self._submit(lambda: self._report_published(self._publish(due, records)), events.MainCommitted(applied_lsn))
@@ -337,7 +344,7 @@ class ActionExecutor:
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
-        self._tables.pin_ddl(prepared.ddl)  # not before: the batch closes first
+        self.note_committed(prepared.tables, prepared.ddl)  # not before: the batch closes first
         records = self._records(
             "prepared",
             action.sequence,

@@ -255,8 +255,8 @@ class Run:
                 self._executor.stage(transaction)
                 failpoints.hit("after_staging")
         self._executor.resolve(collected.outcomes)
-        if collected.ddl:
-            self._executor.pin_ddl(collected.ddl)
+        if collected.tables or collected.ddl:
+            self._executor.note_committed(collected.tables, collected.ddl)
         self._step_bridge(collected.event, collected.at_us)
         if isinstance(collected.event, events.PrepareRead):
             since = time.monotonic() - collected.waited_ms / 1000

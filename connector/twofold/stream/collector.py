@@ -333,7 +333,7 @@ class Collector:
         if current.is_applied:
             self._passed = max(self._passed, message.end_lsn)
             return ()
-        self._gathered.add_plain(message, current.rows, current.ddl)
+        self._gathered.add_plain(message, current)
         return self._hand_over() if current.handed_over else ()
 
     def _end_prepared(self, message: m.Prepare, wal_start: int) -> SourceTransaction:

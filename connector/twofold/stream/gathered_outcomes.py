@@ -28,7 +28,7 @@ from twofold.bridge.events import NO_PREPARE, PlainRead, PlainUnfinished, Unanno
 from twofold.descriptions.ddl_message import DdlMessage
 from twofold.source import messages as m
 from twofold.stream.source_transaction import CollectedEvent, SourceTransaction
-from twofold.tables.ddl_descriptions import NO_DDL, DdlMessages
+from twofold.tables.table_version import TableVersion
 from twofold_avro.records import PreparedOutcome
 from twofold_common.positions import NO_LSN, Lsn, PreparedIdentity
 
@@ -76,17 +76,18 @@ class GatheredOutcomes:
         self._committed = 0
         self._outcomes: list[PreparedOutcome] = []
         self._ddl: dict[int, DdlMessage] = {}
+        self._tables: dict[TableVersion, None] = {}
 
     @property
     def has_outcomes(self) -> bool:
         """Whether there are outcomes that no event has named yet."""
         return self._end != NO_LSN
 
-    def add_plain(self, message: m.Commit, rows: int, ddl: DdlMessages = NO_DDL) -> None:
+    def add_plain(self, message: m.Commit, current: SourceTransaction) -> None:
         """Add a plain transaction."""
-        self._add_ddl(ddl)
+        self._add_pinned(current)
         self._transactions += 1
-        self._rows += rows
+        self._rows += current.rows
         self._end = message.end_lsn
         self._at_us = message.commit_ts_us
 
@@ -119,7 +120,7 @@ class GatheredOutcomes:
             self._at_us = message.commit_ts_us
             self._outcomes.append(prepared.outcome(message.commit_lsn, self._at_us))
         self._committed += 1
-        self._add_ddl(prepared.ddl)
+        self._add_pinned(prepared)
         self._resolve(prepared, message.end_lsn)
         return prepared
 
@@ -140,7 +141,9 @@ class GatheredOutcomes:
         if self.has_outcomes:
             resolved = self._oldest_resolved, self._committed, self._rolled_back
             read = PlainRead(self._transactions, self._rows, self._end, unfinished, *resolved)
-            collected = CollectedEvent(read, at_us=self._at_us, outcomes=tuple(self._outcomes), ddl=self._ddl)
+            collected = CollectedEvent(
+                read, at_us=self._at_us, outcomes=tuple(self._outcomes), ddl=self._ddl, tables=self._tables
+            )
             self._begin()
             return collected
         return CollectedEvent(PlainUnfinished()) if unfinished else None
@@ -177,10 +180,11 @@ class GatheredOutcomes:
             return [CollectedEvent(Unannounced(oldest))]
         return []
 
-    def _add_ddl(self, ddl: DdlMessages) -> None:
-        """Add the DDL messages of a committed transaction."""
-        if ddl:
-            self._ddl |= {oid: each.behind(self._ddl) for oid, each in ddl.items()}
+    def _add_pinned(self, committed: SourceTransaction) -> None:
+        """Add what the pins are to tell of a committed transaction."""
+        self._tables |= committed.tables
+        if committed.ddl:
+            self._ddl |= {oid: each.behind(self._ddl) for oid, each in committed.ddl.items()}
 
     def _remove(self, identity: PreparedIdentity) -> SourceTransaction:
         prepared = self._kept.pop(identity)

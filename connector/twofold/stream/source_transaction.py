@@ -9,7 +9,7 @@ are many, or once the transaction is announced. `streamed` has transactions in p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -321,3 +321,5 @@ class CollectedEvent(NamedTuple):
     """The committed prepared transactions among the outcomes, for the commit record."""
     ddl: DdlMessages = NO_DDL
     """The DDL messages of the committed transactions, by table."""
+    tables: Iterable[TableVersion] = ()
+    """The tables of the rows in `batch`, once their transactions are committed."""

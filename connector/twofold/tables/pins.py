@@ -70,6 +70,8 @@ class Pins:
             for topic, pin in pins.items()
             if pin.reload_due and pin.relation
         ]
+        self._other_names: dict[tuple[str, int], list[str]] = {}
+        """The topics that will lack the rows that are described, by these rows' topic and table."""
         self.ever = dict(pins)
         """The last pin of each topic, also of one that is forgotten or restarts."""
         self.hidden: dict[int, HiddenColumns] = {}
@@ -209,25 +211,36 @@ class Pins:
         if pin and pin.relation not in {None, oid} and self._load_first and not self._lives.is_emptying(topic):
             self._lives.apply(topic, TableRecreated())
 
-    def note_other_names(self, topic: str, oid: int) -> list[str]:
-        """Note that rows of this table go to this topic: the topics of its other names lack them.
-
-        Return the topics of its other names. They restart when the table has their name again.
+    def find_other_names(self, topic: str, oid: int) -> None:
+        """Keep the topics of this table's other names: they will lack the rows that are described
+        now, once the transaction of these rows is published.
         """
-        stale = f"rows of it were published in {topic} while it had another name"
-        lacking = [
+        found = [
             other
             for other, pin in self._pins.items()
             if other != topic
             and pin.relation == oid
-            and pin.stale != stale
+            and pin.stale != _name_away(topic)
             and not (self._lives[other].empties or self._lives[other].recreated)
         ]
+        if found:
+            self._other_names[topic, oid] = found
+        else:
+            self._other_names.pop((topic, oid), None)
+
+    def note_rows(self, topic: str, oid: int) -> list[str]:
+        """Note that rows of this table join the batch in this topic, and return the topics of its
+        other names, which lack them. They restart when the table has their name again.
+
+        Not before: the pins are written with whatever Kafka transaction commits next, and a process
+        that is killed behind it reads rows under the former name again.
+        """
+        lacking = [other for other in self._other_names.pop((topic, oid), ()) if other in self._pins]
         for other in lacking:
             if self._load_first:
                 self.give_up(other)
             else:
-                self._write(other, replace(self._pins[other], stale=stale))
+                self._write(other, replace(self._pins[other], stale=_name_away(topic)))
         return lacking
 
     def note_ddl(self, ddl: DdlMessages) -> None:
@@ -279,7 +292,7 @@ class Pins:
 
     def note_void(self, topic: str) -> None:
         """Note that rows are passed over until the topic's truncate, which may be cancelled."""
-        if (pin := self._pins[topic]).stale != STARTS_OVER:
+        if (pin := self._pins.get(topic)) and pin.stale != STARTS_OVER:
             self._write(topic, replace(pin, stale=STARTS_OVER))
 
     def _follow_pinned(self, topic: str, now: Description) -> Description:
@@ -340,8 +353,8 @@ class Pins:
 
     def only_name(self, topic: str) -> None:
         """Note that the topic is stale, and that a person decides about it."""
-        if self._pins[topic].reload_due:
-            self._write(topic, replace(self._pins[topic], reload_due=False))
+        if (pin := self._pins.get(topic)) and pin.reload_due:
+            self._write(topic, replace(pin, reload_due=False))
 
     def _note_absent(self, published: set[str], lately: frozenset[int]) -> None:
         """Note the tables that are not published now: their changes are not sent meanwhile."""
@@ -374,6 +387,10 @@ class Pins:
     def gone(self, topic: str) -> None:
         """Note that a load found no such table: a later table of the name restarts the topic."""
         self._write(topic, self._pins[topic].pass_over())
+
+
+def _name_away(topic: str) -> str:
+    return f"rows of it were published in {topic} while it had another name"
 
 
 def former_pins(pins: Mapping[str, Pin], topic: str, oid: int) -> list[tuple[str, Pin]]:

@@ -150,16 +150,8 @@ class Tables:
     def descriptions(
         self, relation: m.Relation, ddl: DdlMessages, *, committed: bool = False
     ) -> dict[int, DescribedVersion]:
-        """Return the tables that the message describes, by oid: a partition, its root after it.
-
-        A row under this name follows, so the topics of the table's other names lack it. That is
-        noted before the transaction is certain: a rollback costs a reload.
-        """
-        for other in self.pins.note_other_names(self.pins.topic_of(relation), relation.oid):
-            _log.warning(
-                "%s.%s: its rows come under this name now, and %s lacks them", relation.schema, relation.table, other
-            )
-            self._versions.forget(other)
+        """Return the tables that the message describes, by oid: a partition, its root after it."""
+        self.pins.find_other_names(self.pins.topic_of(relation), relation.oid)
 
         def describe(described: m.Relation) -> DescribedVersion:
             return self.describe(described, self.ddl.find(described, ddl), committed=committed)
@@ -236,7 +228,9 @@ class Tables:
         try:
             if not table.void:
                 self._commit(table)
-            elif not self.lives.is_emptying(topic):  # it was emptied before, or need not restart
+            elif self.lives.is_emptying(topic):
+                self.pins.note_void(topic)
+            else:  # it was emptied before, or need not restart
                 raise table.flaw or KeyChanged(table.shape)
         except Refused as refusal:
             self._decide_mismatch(table, topic, refusal)
@@ -402,9 +396,18 @@ class Tables:
         """Whether no later description of the table exists."""
         return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
-    def pin_ddl(self, ddl: DdlMessages) -> None:
-        """Pin the descriptions of committed DDL messages. The next commit writes the pins."""
-        self.pins.note_ddl(ddl)
+    def note_rows(self, tables: Iterable[TableVersion]) -> None:
+        """Note that rows of these tables join the batch. The topics of a table's other names lack
+        them, and the topic of the name that the table has again starts over.
+        """
+        for table in tables:
+            oid, topic = table.shape.oid, topic_of(self._config.prefix, table.shape.schema, table.shape.table)
+            for other in self.pins.note_rows(topic, oid):
+                _log.warning("%s: its rows come under this name now, and %s lacks them", table.name, other)
+                self._versions.forget(other)
+                now = self._versions.current(oid)
+                if now and now.committed and now.topic == other and self.pins[other].is_passed_over:
+                    raise TopicRestart(now.name, other, oid)
 
     def note_descriptions(self, found: DescribedTables) -> None:
         """Pin the catalog's descriptions of tables of which no DDL message came lately.

@@ -88,7 +88,7 @@ class ShardedTables:
         for prefix, part, is_member in self._place.last.parts if self._place.last is not None else ():
             begun = {*part.backfilling} if is_member else {*part.versions}
             names = sorted(begun & self.versions.keys())
-            if names and prefix not in sources:
+            if names and part.sequence and prefix not in sources:  # with a record of a commit, so perhaps with rows
                 reloads = ", ".join(f"`{reload_command(name)}`" for name in names)
                 raise Refused(
                     f"{prefix} was taken out while {', '.join(names)} had a part of its rows: it was joining, or being loaded",

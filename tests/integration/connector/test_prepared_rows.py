@@ -269,6 +269,32 @@ def test_rows_of_a_changed_table_are_parked_over_a_restart(connector: Maker) -> 
     here.check()
 
 
+def test_a_rename_in_a_prepared_transaction_counts_with_its_outcome(connector: Maker) -> None:
+    """Another transaction's commit does not tell the next run that the former name is gone: the
+    rows from before the rename are still to come.
+    """
+    here = connector()
+    run = here.start()
+    here.sql(
+        "CREATE TABLE before (id int PRIMARY KEY)",
+        f"ALTER PUBLICATION {here.prefix} ADD TABLE before",
+        "INSERT INTO before VALUES (1)",
+    )
+    here.until_loaded(60)
+    here.caught_up()
+    renamed = "INSERT INTO before VALUES (2)", "ALTER TABLE before RENAME TO behind", "INSERT INTO behind VALUES (3)"
+    here.prepare("g", *renamed)
+    wait_until(lambda: in_ledger(here, "g") == "parked")
+    here.sql(insert(1))
+    here.caught_up()
+    run.kill9()
+    here.sql("COMMIT PREPARED 'g'")
+    here.start()
+    here.caught_up()
+    assert {s.key["id"] for s in here.read("before") if s.key} == {1, 2}
+    assert {s.key["id"] for s in here.read("behind") if s.key} == {1, 2, 3}
+
+
 def test_without_two_phase_they_come_at_their_commit(connector: Maker) -> None:
     here = connector(source={"two_phase": False})
     run = here.start()

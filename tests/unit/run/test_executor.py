@@ -15,7 +15,8 @@ from helpers.source.prepared import prepared_transaction
 from twofold.bridge import Event, actions, events, initial, step
 from twofold.kafka.publisher import TransactionRecords
 from twofold.kafka.row_batch import RowBatch
-from twofold.loads.chunk import ReloadTruncate
+from twofold.lives.exchanged import ExecuteCommand, LoadCommand
+from twofold.loads.chunk import DueCommand, ReloadTruncate
 from twofold.loads.load_merger import Published
 from twofold.run import executor as module
 from twofold.run.executor import ActionExecutor, ReportedPositions
@@ -64,7 +65,7 @@ class Tables:
 
     def register_committed(self, tables: object) -> None: ...
 
-    def pin_ddl(self, told: object) -> None: ...
+    def note_rows(self, tables: object) -> None: ...
 
     def emptied(self, topic: str) -> None:
         self.pins.emptied(topic, RELATION)
@@ -185,6 +186,10 @@ class KeepsPins:
         self.written.append(("batch", dict(records.pins)))
         return Published(None, {})
 
+    def execute_command(self, _: str, __: ExecuteCommand, records: TransactionRecords) -> tuple[Published, object]:
+        self.written.append(("command", dict(records.pins)))
+        return Published(None, {}), None
+
     def publish_truncate(self, _: ReloadTruncate, records: TransactionRecords) -> Published:
         self.written.append(("truncate", dict(records.pins)))
         return Published(None, {})
@@ -215,3 +220,16 @@ def test_a_reload_is_due_until_its_truncate_is_published(stage: Stage, pin: Pin)
         ("batch", set()),
         ("truncate", {RELATION}),
     ]
+
+
+@pytest.mark.parametrize(("name", "due"), [("cancel", False), ("pause", True)])
+def test_a_reload_that_a_person_cancelled_is_not_due_at_the_next_start(stage: Stage, name: str, due: bool) -> None:
+    """The topic stays stale, and a person decides about it."""
+    pinned = {TOPIC: Pin("public", "account", 3, "k", relation=RELATION, stale="renamed", reload_due=True)}
+    tables, merger = Tables(), KeepsPins()
+    tables.pins = Pins("shop", pinned, TableLives(pinned), load_first=True)
+    executor = stage.make_executor(tables, merger)
+    executor.stage_due(DueCommand(TOPIC, ExecuteCommand(LoadCommand(1, name), reload=True), 0))
+    executor.execute(actions.CommitChunk(1, Lsn(10)), at_us=0)
+    assert [(pin.stale, pin.reload_due) for pin in tables.pins.all.values()] == [("renamed", due)]
+    assert [bool(written) for _, written in merger.written] == [not due]

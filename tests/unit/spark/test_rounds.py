@@ -165,7 +165,12 @@ def test_a_source_does_not_leave_with_a_part_of_its_rows(members: dict[str, Cut]
 def test_a_source_whose_rows_were_all_in_a_cut_may_leave() -> None:
     mirror = make_mirror("east")
     del mirror._sources["west"]
-    for last in (None, GlobalCut(4, {"east": replace(NO_CUT, sequence=5), "west": WITH_ROWS})):
+    east, no_commit = replace(NO_CUT, sequence=5), replace(WITH_ROWS, sequence=0)
+    for last in (
+        None,
+        GlobalCut(4, {"east": east, "west": WITH_ROWS}),
+        GlobalCut(4, {"east": east}, {"west": no_commit}),
+    ):
         mirror._place.last = last
         mirror._shared.refuse_parts_of_rows(mirror._sources)
     mirror._place.last = mirror._make_cut({"east": 5})

@@ -58,6 +58,13 @@ class World:
                 self.pins.only_name(each.topic)
         return found
 
+    def rows_come(self, topic: str, oid: int) -> list[str]:
+        """They are described, and published; the topics that lack them are returned."""
+        self.pins.take_unwritten()
+        self.pins.find_other_names(topic, oid)
+        assert not self.pins.take_unwritten(), "their transaction may be in progress"
+        return self.pins.note_rows(topic, oid)
+
     def empty(self) -> None:
         self.lives.apply(TOPIC, TopicEmptied())
         self.pins.emptied(TOPIC, OID)
@@ -180,21 +187,21 @@ def test_a_table_that_was_recreated_is_not_compared_with_the_former_one() -> Non
 
 def test_the_topics_of_a_tables_other_names_lack_its_rows() -> None:
     world = World()
-    assert world.pins.note_other_names(OTHER, OID) == [TOPIC]
+    assert world.rows_come(OTHER, OID) == [TOPIC]
     assert world.pin.is_passed_over
-    assert world.pins.note_other_names(OTHER, OID) == []
-    assert world.pins.note_other_names(TOPIC, OID) == []
+    assert world.rows_come(OTHER, OID) == []
+    assert world.rows_come(TOPIC, OID) == []
 
 
 def test_a_topic_that_is_emptied_later_lacks_nothing() -> None:
     world = World()
     world.lives.apply(TOPIC, ReloadDue())
-    assert world.pins.note_other_names(OTHER, OID) == []
+    assert world.rows_come(OTHER, OID) == []
 
 
 def test_without_loads_the_topic_is_named() -> None:
     world = World(load_first=False)
-    assert world.pins.note_other_names(OTHER, OID) == [TOPIC]
+    assert world.rows_come(OTHER, OID) == [TOPIC]
     assert not world.pin.is_passed_over
     assert OTHER in (world.pin.stale or "")
 
