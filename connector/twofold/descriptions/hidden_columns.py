@@ -35,8 +35,9 @@ class CatalogColumn:
     type: int
     row: int
     """The xmin of the column's row in pg_attribute: each RENAME writes that row."""
-    may_be_unsent: bool = False
-    """Whether the column is generated, or a publication lists the table's columns."""
+    may_be_listed: bool = False
+    """Whether a publication lists the table's columns."""
+    is_generated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +184,11 @@ def _between(now: CatalogTable, number: int, sent: Sequence[MessageColumn]) -> r
     """Return the places that the column may have among those of the message.
 
     All sent columns with lower numbers precede the column, and perhaps others, and dropped columns.
+    A generated column may have the name of a column that was sent and is dropped.
     """
     names = {each.name for each in sent}
     lower = [each for each in now.columns if each.number < number]
-    least = sum(not each.may_be_unsent or each.name in names for each in lower)
+    least = sum(not each.is_generated and (not each.may_be_listed or each.name in names) for each in lower)
     most = len(lower) + sum(gone < number for gone in now.dropped)
     return range(min(least, len(sent)), min(most + 1, len(sent)))
 

@@ -69,7 +69,7 @@ SELECT ARRAY(SELECT a.attname::text
 
 _COLUMNS = """
 SELECT coalesce(jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.xmin::text::bigint,
-                            a.attgenerated <> '' OR list.is_possible) ORDER BY a.attnum)
+                            list.is_possible, a.attgenerated <> '') ORDER BY a.attnum)
                   FILTER (WHERE NOT a.attisdropped), '[]'),
        coalesce(jsonb_agg(a.attnum) FILTER (WHERE a.attisdropped), '[]')
   FROM pg_catalog.pg_class c

@@ -228,19 +228,23 @@ class Pins:
         else:
             self._other_names.pop((topic, oid), None)
 
-    def note_rows(self, topic: str, oid: int) -> list[str]:
+    def note_rows(self, topic: str, oid: int, present: str | None) -> list[str]:
         """Note that rows of this table join the batch in this topic, and return the topics of its
         other names, which lack them. They restart when the table has their name again.
 
         Not before: the pins are written with whatever Kafka transaction commits next, and a process
         that is killed behind it reads rows under the former name again.
+
+        `present`: the topic of the name that the table has again already. It is reloaded.
         """
         lacking = [other for other in self._other_names.pop((topic, oid), ()) if other in self._pins]
         for other in lacking:
-            if self._load_first:
+            reason, is_present = _name_away(topic), other == present
+            if self._load_first and not is_present:
                 self.give_up(other)
             else:
-                self._write(other, replace(self._pins[other], stale=_name_away(topic)))
+                self._stale += [StaleTopic(other, oid, NeedsReload(reason))] if is_present else []
+                self._write(other, replace(self._pins[other], stale=reason, reload_due=is_present))
         return lacking
 
     def note_ddl(self, ddl: DdlMessages) -> None:

@@ -397,17 +397,16 @@ class Tables:
         return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
     def note_rows(self, tables: Iterable[TableVersion]) -> None:
-        """Note that rows of these tables join the batch. The topics of a table's other names lack
-        them, and the topic of the name that the table has again starts over.
+        """Note that rows of these tables join the batch: the topics of a table's other names lack
+        them.
         """
         for table in tables:
             oid, topic = table.shape.oid, topic_of(self._config.prefix, table.shape.schema, table.shape.table)
-            for other in self.pins.note_rows(topic, oid):
+            now = self._versions.current(oid)
+            for other in self.pins.note_rows(topic, oid, now.topic if now and now.committed else None):
                 _log.warning("%s: its rows come under this name now, and %s lacks them", table.name, other)
-                self._versions.forget(other)
-                now = self._versions.current(oid)
-                if now and now.committed and now.topic == other and self.pins[other].is_passed_over:
-                    raise TopicRestart(now.name, other, oid)
+                if self.pins[other].is_passed_over:
+                    self._versions.forget(other)
 
     def note_descriptions(self, found: DescribedTables) -> None:
         """Pin the catalog's descriptions of tables of which no DDL message came lately.

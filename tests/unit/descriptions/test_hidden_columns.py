@@ -121,9 +121,20 @@ def test_a_column_that_is_not_sent_moves_no_other_one() -> None:
     then.ddl("RENAME email email_old", "ADD email")
     sent = [each for each in then.said if each.name != "total"]
     then.ddl("DROP email_old")
-    now = replace(then.now, columns=tuple(replace(each, may_be_unsent=True) for each in then.now.columns))
+    now = replace(then.now, columns=tuple(replace(each, may_be_listed=True) for each in then.now.columns))
     found = locate(hidden, now, sent, committed=True)
     assert {**found.certain, **found.possible}.keys() == {2, 3}
+
+
+def test_a_generated_column_that_has_a_dropped_ones_name_now_moves_no_other_one() -> None:
+    """The message is from before that; the generated column was never sent."""
+    then = table("ADD total int", "ADD email", "ADD contact")
+    hidden = HiddenColumns((Hidden(3, RULE, 103),), ("id", "email", "contact"))
+    sent = [each for each in then.said if each.name != "total"]
+    then.ddl("DROP contact", "RENAME total contact", "RENAME email email_old")
+    columns = tuple(replace(each, is_generated=each.name == "contact") for each in then.now.columns)
+    found = locate(hidden, replace(then.now, columns=columns), sent, committed=True)
+    assert 1 in {**found.certain, **found.possible}
 
 
 def test_a_hidden_column_that_is_not_published_any_more_is_not_looked_for() -> None:

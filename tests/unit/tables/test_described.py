@@ -552,29 +552,45 @@ def test_rows_of_a_partition_that_lacks_the_key_are_passed_over_before_a_truncat
     assert here.pins.take_unwritten()[TOPIC].stale == STARTS_OVER
 
 
-@pytest.mark.parametrize("begins", [transaction, None], ids=["plain", "prepared"])
-def test_a_table_that_was_renamed_and_back_starts_over(
-    collect: Callable[..., list[CollectedEvent]], begins: Callable[..., Received] | None
-) -> None:
-    """Its topic lacks what came under the other name, also if nothing comes under its own."""
-    columns: Columns = [("id", 23, -1, True), ("v", 23, -1, False)]
-    registry = Registry()
+def loaded(registry: Registry, columns: Columns, collect: Callable[..., list[CollectedEvent]]) -> Tables:
+    """A run in which the table's topic has a row, and its load has ended."""
     here = tables(registry, {}, relation(columns), load_first=True)
     here.announce([relation(columns)])
     here.lives.apply(TOPIC, LoadEnded())
     assert topics(collect(here, transaction(1, said(columns), insert(b"1", b"10")))) == [TOPIC]
-    away = [said(columns, b"x"), insert(b"1", b"11"), said(columns), insert(b"1", b"12")]
+    return here
+
+
+@pytest.mark.parametrize("begins", [transaction, None], ids=["plain", "prepared"])
+def test_a_table_that_a_transaction_renames_and_back_is_reloaded(
+    collect: Callable[..., list[CollectedEvent]], begins: Callable[..., Received] | None
+) -> None:
+    """Its topic lacks what came under the other name, also if nothing comes under its own."""
+    registry = Registry()
+    here = loaded(registry, PLAIN, collect)
+    away = [said(PLAIN, b"x"), insert(b"1", b"11"), said(PLAIN), insert(b"1", b"12")]
     [read] = collect(here, prepared(*away) if begins is None else begins(2, *away))
-    assert not here.pins[TOPIC].is_passed_over, "another transaction's commit would write that"
+    assert not here.pins[TOPIC].stale, "another transaction's commit would write that"
     if read.transaction is not None:
         here.register_committed(read.transaction.provisional)
+    here.note_rows(read.tables if read.transaction is None else read.transaction.tables)
+    next_run = tables(registry, here.pins.take_unwritten(), relation(PLAIN), load_first=True)
+    for run in (here, next_run):
+        assert [(each.topic, each.relation) for each in run.pins.take_stale()] == [(TOPIC, OID)]
+
+
+def test_a_table_that_has_its_name_again_starts_over(collect: Callable[..., list[CollectedEvent]]) -> None:
+    registry = Registry()
+    here = loaded(registry, PLAIN, collect)
+    [read] = collect(here, transaction(2, said(PLAIN, b"x"), insert(b"1", b"11")))
+    here.note_rows(read.tables)
+    again = transaction(3, said(PLAIN), insert(b"1", b"12"))
     with pytest.raises(TopicRestart):
-        here.note_rows(read.tables if read.transaction is None else read.transaction.tables)
-    assert here.pins[TOPIC].is_passed_over
+        collect(here, again)
     with pytest.raises(TopicRestart):
-        here.announce([relation(columns)])
-    next_run = tables(registry, here.pins.take_unwritten(), relation(columns), load_first=True)
-    next_run.restart_topics([TOPIC], [relation(columns)])
-    next_run.announce([relation(columns)])
-    assert topics(collect(next_run, transaction(2, *away)))[-1] == TOPIC
+        here.announce([relation(PLAIN)])
+    next_run = tables(registry, here.pins.take_unwritten(), relation(PLAIN), load_first=True)
+    next_run.restart_topics([TOPIC], [relation(PLAIN)])
+    next_run.announce([relation(PLAIN)])
+    assert topics(collect(next_run, again))[-1] == TOPIC
     assert next_run.lives.is_emptying(TOPIC)
