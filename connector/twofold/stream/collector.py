@@ -73,7 +73,7 @@ class Collector:
 
         `open_within_s` and `pool` are those of `GatheredOutcomes`.
 
-        `upto`: collecting ends before this commit, plain or prepared.
+        `upto`: collecting ends before this commit, plain or prepared, or before this prepare.
         """
         self._tables = tables
         self._spool = spool
@@ -85,7 +85,7 @@ class Collector:
         self._upto = upto
         self._order = order or StreamOrder()
         self.at = NO_LSN
-        """The position of the commit that is being read, if it is known."""
+        """The position of the commit, or of the prepare, that is being read, if it is known."""
         self.reached = False
         """The next message is `upto`'s: nothing more is collected."""
         self._gathered = GatheredOutcomes(open_within_s=open_within_s, pool=pool)
@@ -164,7 +164,9 @@ class Collector:
     def _is_beyond(self, message: m.Message) -> bool:
         if isinstance(message, _AT_COMMITS):
             self.at = message.commit_lsn
-            self.reached = self.at == self._upto
+        elif isinstance(message, m.BeginPrepare):
+            self.at = message.prepare_lsn
+        self.reached = self.reached or self.at == self._upto
         return self.reached
 
     @property
@@ -323,10 +325,8 @@ class Collector:
         """
         current = self._transaction(message)
         begun = current.begun
-        if not isinstance(begun, m.Begin) or (begun.commit_lsn, begun.commit_ts_us) != (
-            message.commit_lsn,
-            message.commit_ts_us,
-        ):
+        ends = message.commit_lsn, message.commit_ts_us
+        if not isinstance(begun, m.Begin) or (begun.commit_lsn, begun.commit_ts_us) != ends:
             raise self._unended(message)
         self._order.check_outcome(message, wal_start, has_rows=current.has_rows)
         self._current = None

@@ -594,3 +594,24 @@ def test_a_table_that_has_its_name_again_starts_over(collect: Callable[..., list
     next_run.announce([relation(PLAIN)])
     assert topics(collect(next_run, again))[-1] == TOPIC
     assert next_run.lives.is_emptying(TOPIC)
+
+
+def test_what_a_prepare_is_refused_for_withholds_no_commit_before_it(tmp_path: Path) -> None:
+    """The next run publishes what lies before the prepare, and ends there."""
+    spool, registry = Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 30), Registry()
+
+    def require_rules(shape: TableShape, *_: object) -> None:
+        if shape.keyless:
+            raise Refused("what", at_stake="stake", repair="repair")
+
+    begin = 0, b"b" + pack(">QQqI", 1500, 1510, 0, 7) + b"g\0"
+    stream = [*transaction(1, said(PLAIN), insert(b"1", b"10")), begin, said([(*each[:3], False) for each in PLAIN])]
+    first = make_collector(tables(registry, {}, relation(PLAIN), require_rules), spool)
+    with pytest.raises(Refused):
+        list(first.collect(stream, 0))
+    assert first.at == 1500
+    upto = make_collector(tables(registry, {}, relation(PLAIN), require_rules), spool, upto=first.at)
+    [read] = upto.collect(stream, 0)
+    assert isinstance(read.event, events.PlainRead)
+    assert upto.reached
+    spool.close()
