@@ -324,7 +324,7 @@ class ActionExecutor:
             self._tables.emptied(due.topic)
         if not isinstance(due, DueCommand) and due.encoding is None:
             self._tables.pins.gone(due.topic)
-        if isinstance(due, DueCommand) and due.order.command.name == "cancel":
+        if isinstance(due, DueCommand) and due.order.reload and due.order.command.name == "cancel":
             self._tables.pins.only_name(due.topic)  # else the next start would begin the reload again
         kind: Kind = "reload" if isinstance(due, ReloadTruncate) else "backfill"
         records = self._records(kind, sequence, applied_lsn, at_us=due.at_us)

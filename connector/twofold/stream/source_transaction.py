@@ -146,6 +146,7 @@ class SourceTransaction:
             described = self.all_tables.of_relation(oid, provisional=True)
             raise skipping.offer_raw(refusal, described, lsn, payload, 1) from refusal
         if table.outbox is not None:
+            self.tables[table] = None
             self._append_event(table.outbox, payload)
             return at + 1
         if not table.committed:
@@ -234,6 +235,7 @@ class SourceTransaction:
         for oid in message.relations:
             table = self.all_tables.of_relation(oid, provisional=self.is_prepared)
             if table.outbox is not None:
+                self.tables[table] = None
                 continue
             lists = self._lists(table)
             self.batch.bytes += _TRUNCATE_BYTES * table.plan.truncate(wal_start, self.header, ts_ms, lists)

@@ -78,6 +78,7 @@ class StreamedTransaction(SourceTransaction):
         if self._run != (subxid, oid):
             table = self._table(oid)
             if table.outbox is not None:
+                self._made.setdefault(subxid, _Made()).touch(table)
                 self._keep_event(subxid, table.outbox, item[1])
                 return at + 1
             self._begin_run(subxid, oid, table)

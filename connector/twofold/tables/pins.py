@@ -218,10 +218,7 @@ class Pins:
         found = [
             other
             for other, pin in self._pins.items()
-            if other != topic
-            and pin.relation == oid
-            and pin.stale != _name_away(topic)
-            and not (self._lives[other].empties or self._lives[other].recreated)
+            if other != topic and pin.relation == oid and pin.stale != _name_away(topic)
         ]
         if found:
             self._other_names[topic, oid] = found
@@ -235,16 +232,24 @@ class Pins:
         Not before: the pins are written with whatever Kafka transaction commits next, and a process
         that is killed behind it reads rows under the former name again.
 
-        `present`: the topic of the name that the table has again already. It is reloaded.
+        `present`: the topic of the name that the table has again already. It is reloaded. A topic
+        that is emptied later lacks them only if that is cancelled.
         """
-        lacking = [other for other in self._other_names.pop((topic, oid), ()) if other in self._pins]
-        for other in lacking:
-            reason, is_present = _name_away(topic), other == present
-            if self._load_first and not is_present:
+        lacking, reason = list[str](), _name_away(topic)
+        for other in self._other_names.pop((topic, oid), ()):
+            if (pin := self._pins.get(other)) is None:
+                continue
+            if self._lives[other].empties or self._lives[other].recreated:
+                self._write(other, replace(pin, stale=reason))
+                continue
+            lacking.append(other)
+            if other == present:
+                self._stale.append(StaleTopic(other, oid, NeedsReload(reason)))
+                self._write(other, replace(pin, stale=reason, reload_due=True))
+            elif self._load_first:
                 self.give_up(other)
             else:
-                self._stale += [StaleTopic(other, oid, NeedsReload(reason))] if is_present else []
-                self._write(other, replace(self._pins[other], stale=reason, reload_due=is_present))
+                self._write(other, replace(pin, stale=reason))
         return lacking
 
     def note_ddl(self, ddl: DdlMessages) -> None:

@@ -222,14 +222,18 @@ def test_a_reload_is_due_until_its_truncate_is_published(stage: Stage, pin: Pin)
     ]
 
 
-@pytest.mark.parametrize(("name", "due"), [("cancel", False), ("pause", True)])
-def test_a_reload_that_a_person_cancelled_is_not_due_at_the_next_start(stage: Stage, name: str, due: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "has_begun", "due"), [("cancel", True, False), ("cancel", False, True), ("pause", True, True)]
+)
+def test_a_reload_that_a_person_cancelled_is_not_due_at_the_next_start(
+    stage: Stage, name: str, has_begun: bool, due: bool
+) -> None:
     """The topic stays stale, and a person decides about it."""
     pinned = {TOPIC: Pin("public", "account", 3, "k", relation=RELATION, stale="renamed", reload_due=True)}
     tables, merger = Tables(), KeepsPins()
     tables.pins = Pins("shop", pinned, TableLives(pinned), load_first=True)
     executor = stage.make_executor(tables, merger)
-    executor.stage_due(DueCommand(TOPIC, ExecuteCommand(LoadCommand(1, name), reload=True), 0))
+    executor.stage_due(DueCommand(TOPIC, ExecuteCommand(LoadCommand(1, name), reload=has_begun), 0))
     executor.execute(actions.CommitChunk(1, Lsn(10)), at_us=0)
     assert [(pin.stale, pin.reload_due) for pin in tables.pins.all.values()] == [("renamed", due)]
     assert [bool(written) for _, written in merger.written] == [not due]

@@ -596,6 +596,23 @@ def test_a_table_that_has_its_name_again_starts_over(collect: Callable[..., list
     assert next_run.lives.is_emptying(TOPIC)
 
 
+def test_a_table_that_was_an_outbox_for_a_time_lacks_what_was_an_event(
+    collect: Callable[..., list[CollectedEvent]],
+) -> None:
+    columns = {"topic_column": "id", "key_column": "id", "payload_column": "v", "header_columns": []}
+    rule = OutboxRule.model_validate({"table": "public.outbox", **columns})
+    here = tables(Registry(), {}, relation(PLAIN), load_first=True, outbox=[rule])
+    here.announce([relation(PLAIN), replace(relation(PLAIN), oid=OID + 1, table="outbox")])
+    here.lives.apply(TOPIC, LoadEnded())
+    collect(here, transaction(1, said(PLAIN), insert(b"1", b"10")))
+    [read] = collect(here, transaction(2, said(PLAIN, b"outbox"), insert(b"2", b"20")))
+    assert read.batch is not None
+    assert TOPIC not in read.batch.topics
+    here.note_rows(read.tables)
+    with pytest.raises(TopicRestart):
+        collect(here, transaction(3, said(PLAIN), insert(b"3", b"30")))
+
+
 def test_what_a_prepare_is_refused_for_withholds_no_commit_before_it(tmp_path: Path) -> None:
     """The next run publishes what lies before the prepare, and ends there."""
     spool, registry = Spool(tmp_path, memory_max=1 << 20, disk_max=1 << 30), Registry()

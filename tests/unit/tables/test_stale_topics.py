@@ -193,10 +193,13 @@ def test_the_topics_of_a_tables_other_names_lack_its_rows() -> None:
     assert world.rows_come(TOPIC, OID) == []
 
 
-def test_a_topic_that_is_emptied_later_lacks_nothing() -> None:
+def test_a_topic_that_is_emptied_later_lacks_nothing_unless_that_is_cancelled() -> None:
     world = World()
     world.lives.apply(TOPIC, ReloadDue())
     assert world.rows_come(OTHER, OID) == []
+    assert OTHER in (world.pin.stale or "")
+    world.empty()
+    assert world.pin.stale is None
 
 
 def test_without_loads_the_topic_is_named() -> None:
