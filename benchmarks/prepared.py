@@ -138,7 +138,7 @@ def measure(transactions: int, in_doubt: int, folder: Path) -> float:
         lives=SimpleNamespace(take_for_merger=tuple),
         ddl=DdlDescriptions("p"),
         skips=NO_COMMANDS,
-        note_rows=lambda _: None,
+        note_changed=lambda *_: None,
     )
     state = initial(applied_lsn=Lsn(START), confirmed_lsn=Lsn(START), sequence=0, pool=8)
     spool = Spool(folder, memory_max=64 << 20, disk_max=1 << 30)

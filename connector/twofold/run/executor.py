@@ -110,8 +110,8 @@ class ActionExecutor:
         """
         if prepared := self._prepared.get(identity):
             prepared.register()
-            if prepared.ddl and not prepared.records:  # no other action brings it
-                self._tables.pins.note_ddl(prepared.ddl)
+            if not prepared.records:  # no other action brings it
+                self._note_prepared(prepared)
 
     def offer_skip(self, refusal: RecordTooLarge) -> Refused:
         """Return the refusal with the command that skips the row."""
@@ -178,7 +178,6 @@ class ActionExecutor:
         before any other job.
         """
         transaction.register()
-        self._tables.note_rows(transaction.tables)
         self.batch_records += transaction.records
         self.batch_bytes += transaction.spooled_bytes
         self._leaving.append((transaction, True))
@@ -211,11 +210,16 @@ class ActionExecutor:
         self.batch_outcome_bytes += sum(map(outcome_bytes, outcomes))
 
     def note_committed(self, tables: Iterable[TableVersion], ddl: DdlMessages) -> None:
-        """Pin what committed transactions tell that join the batch: their rows' tables, and the
-        descriptions of DDL messages. The next commit writes the pins.
+        """Pin what committed transactions tell that join the batch: the tables that they changed,
+        and the descriptions of DDL messages. The next commit writes the pins.
         """
         self._tables.pins.note_ddl(ddl)
-        self._tables.note_rows(tables)
+        self._tables.note_changed(tables, {})
+
+    def _note_prepared(self, prepared: SourceTransaction) -> None:
+        """Pin what a committed prepared transaction tells."""
+        self._tables.pins.note_ddl(prepared.ddl)
+        self._tables.note_changed(prepared.tables, prepared.relations)
 
     def joins(self, committed_at_us: int) -> None:
         """Note that an outcome of this time joins the batch."""
@@ -290,7 +294,7 @@ class ActionExecutor:
 
     def _append_staged(self, prepared: SourceTransaction, commit_lsn: Lsn, at_us: int) -> None:
         self.joins(at_us)
-        self._tables.pins.note_ddl(prepared.ddl)
+        self._note_prepared(prepared)
         self.resolve((prepared.outcome(commit_lsn, at_us),))
         self.produce_waited(prepared)
 
@@ -344,7 +348,7 @@ class ActionExecutor:
 
     def _commit_prepared(self, action: actions.CommitOpenPrepared, at_us: int) -> None:
         prepared = self._prepared[action.identity]
-        self.note_committed(prepared.tables, prepared.ddl)  # not before: the batch closes first
+        self._note_prepared(prepared)  # not before: the batch closes first
         records = self._records(
             "prepared",
             action.sequence,

@@ -166,7 +166,7 @@ class Collector:
             self.at = message.commit_lsn
         elif isinstance(message, m.BeginPrepare):
             self.at = message.prepare_lsn
-        self.reached = self.reached or self.at == self._upto
+        self.reached |= self.at == self._upto
         return self.reached
 
     @property
@@ -386,13 +386,12 @@ class Collector:
             self._passed = max(self._passed, message.end_lsn)
             return
         streamed.end(_committed(message))
+        read = PlainRead(int(streamed.rows > 0), streamed.rows, message.end_lsn)
         if not streamed.rows:
             streamed.drop()
+        kept = streamed if streamed.rows else None
         yield CollectedEvent(
-            PlainRead(int(streamed.rows > 0), streamed.rows, message.end_lsn),
-            transaction=streamed if streamed.rows else None,
-            at_us=message.commit_ts_us,
-            ddl=streamed.ddl,
+            read, transaction=kept, at_us=message.commit_ts_us, ddl=streamed.ddl, tables=streamed.tables
         )
 
     def _stream_prepare(self, message: m.StreamPrepare) -> CollectedEvent:

@@ -9,7 +9,7 @@ are many, or once the transaction is announced. `streamed` has transactions in p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from twofold.source.session import Keepalive, Received
 from twofold.spool import Spool, SpooledRows
 from twofold.stream import skipping
 from twofold.tables.ddl_descriptions import NO_DDL, DdlMessages
-from twofold.tables.table_version import TableVersion, TransactionInfo
+from twofold.tables.table_version import DescribedVersion, TableVersion, TransactionInfo
 from twofold.tables.tables import Tables
 from twofold_avro.errors import MalformedRow
 from twofold_avro.records import PreparedOutcome
@@ -73,6 +73,8 @@ class SourceTransaction:
     topics: tuple[str, ...] = ()
     """All topics of the transaction, once complete."""
     spooled: SpooledRows | None = None
+    relations: Mapping[int, DescribedVersion] = {}
+    """The descriptions that hold for this transaction alone, by oid."""
 
     def __init__(
         self,
@@ -146,8 +148,7 @@ class SourceTransaction:
             described = self.all_tables.of_relation(oid, provisional=True)
             raise skipping.offer_raw(refusal, described, lsn, payload, 1) from refusal
         if table.outbox is not None:
-            self.tables[table] = None
-            self._append_event(table.outbox, payload)
+            self._append_event(table, table.outbox, payload)
             return at + 1
         if not table.committed:
             self._note_unregistered(table, lsn, payload, 1)
@@ -246,8 +247,9 @@ class SourceTransaction:
         self.event_topics[topic] = None
         self.rows += 1
 
-    def _append_event(self, outbox: OutboxTable, payload: bytes) -> None:
+    def _append_event(self, table: TableVersion, outbox: OutboxTable, payload: bytes) -> None:
         """Add the event that an outbox's row is, if the row is an insert."""
+        self.tables[table] = None
         if (event := self.all_tables.events.row_event(outbox, payload, in_stream=False)) is not None:
             self.all_tables.events.append(event, self.batch)
             self.event_topics[event.topic] = None
@@ -324,4 +326,4 @@ class CollectedEvent(NamedTuple):
     ddl: DdlMessages = NO_DDL
     """The DDL messages of the committed transactions, by table."""
     tables: Iterable[TableVersion] = ()
-    """The tables of the rows in `batch`, once their transactions are committed."""
+    """The tables of the committed transactions' changes, outboxes among them."""

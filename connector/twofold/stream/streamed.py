@@ -78,8 +78,7 @@ class StreamedTransaction(SourceTransaction):
         if self._run != (subxid, oid):
             table = self._table(oid)
             if table.outbox is not None:
-                self._made.setdefault(subxid, _Made()).touch(table)
-                self._keep_event(subxid, table.outbox, item[1])
+                self._keep_event(subxid, table, table.outbox, item[1])
                 return at + 1
             self._begin_run(subxid, oid, table)
             if not table.committed:
@@ -110,6 +109,7 @@ class StreamedTransaction(SourceTransaction):
         for oid in message.relations:
             table = self._table(oid)
             if table.outbox is not None:
+                self._made.setdefault(message.xid, _Made()).touch(table)
                 continue
             self._begin_run(message.xid, oid, table)
             one: list[Record] = []
@@ -180,9 +180,10 @@ class StreamedTransaction(SourceTransaction):
         described = self.relations.get(oid)
         return described.table if described else self.all_tables.of_relation(oid, provisional=True)
 
-    def _keep_event(self, subxid: int, outbox: OutboxTable, payload: bytes) -> None:
+    def _keep_event(self, subxid: int, table: TableVersion, outbox: OutboxTable, payload: bytes) -> None:
         """Keep the event that an outbox's row is, if the row is an insert."""
         made = self._made.setdefault(subxid, _Made())
+        made.touch(table)
         if (event := self.all_tables.events.row_event(outbox, payload, in_stream=True)) is None:
             return
         self.event_topics[event.topic] = None

@@ -218,16 +218,16 @@ class Pins:
         found = [
             other
             for other, pin in self._pins.items()
-            if other != topic and pin.relation == oid and pin.stale != _name_away(topic)
+            if other != topic and pin.relation == oid and (self._load_first or pin.stale != _name_away(topic))
         ]
         if found:
             self._other_names[topic, oid] = found
         else:
             self._other_names.pop((topic, oid), None)
 
-    def note_rows(self, topic: str, oid: int, present: str | None) -> list[str]:
-        """Note that rows of this table join the batch in this topic, and return the topics of its
-        other names, which lack them. They restart when the table has their name again.
+    def note_changed(self, topic: str, oid: int, present: str | None) -> list[str]:
+        """Note that changes of this table join the batch, and return the topics of its other names,
+        which lack them. They restart when the table has their name again.
 
         Not before: the pins are written with whatever Kafka transaction commits next, and a process
         that is killed behind it reads rows under the former name again.

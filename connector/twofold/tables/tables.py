@@ -15,7 +15,7 @@ Servers are asked only for a new shape, never for a row.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from twofold.config import Config
 from twofold.descriptions.description import Description
@@ -396,14 +396,14 @@ class Tables:
         """Whether no later description of the table exists."""
         return self._versions.committed(copying.version.topic) is copying.version  # type: ignore[attr-defined]
 
-    def note_rows(self, tables: Iterable[TableVersion]) -> None:
-        """Note that rows of these tables join the batch: the topics of a table's other names lack
-        them.
+    def note_changed(self, tables: Iterable[TableVersion], own: Mapping[int, DescribedVersion]) -> None:
+        """Note that changes of these tables join the batch: the topics of a table's other names
+        lack them. `own`: the descriptions that hold for the changes' transaction alone.
         """
         for table in tables:
             oid, topic = table.shape.oid, topic_of(self._config.prefix, table.shape.schema, table.shape.table)
-            now = self._versions.current(oid)
-            for other in self.pins.note_rows(topic, oid, now.topic if now and now.committed else None):
+            now = own[oid].table if oid in own else self._versions.current(oid)
+            for other in self.pins.note_changed(topic, oid, now.topic if now and now.committed else None):
                 _log.warning("%s: its rows come under this name now, and %s lacks them", table.name, other)
                 if self.pins[other].is_passed_over:
                     self._versions.forget(other)

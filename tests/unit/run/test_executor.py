@@ -65,7 +65,11 @@ class Tables:
 
     def register_committed(self, tables: object) -> None: ...
 
-    def note_rows(self, tables: object) -> None: ...
+    def __init__(self) -> None:
+        self.changed: list[object] = []
+
+    def note_changed(self, tables: object, own: object) -> None:
+        self.changed.append(tables)
 
     def emptied(self, topic: str) -> None:
         self.pins.emptied(topic, RELATION)
@@ -174,6 +178,20 @@ def test_an_open_is_answered_when_its_rows_are_acknowledged(stage: Stage, slot: 
     assert isinstance(stage.worker.answer, Pending)
     assert stage.worker.answer.is_true() == opened
     assert stage.worker.answer.answer == events.PreparedOpened(prepared)
+
+
+@pytest.mark.parametrize("values", [(), (b"1",)])
+def test_what_a_prepared_transaction_changed_is_noted_with_its_outcome(stage: Stage, values: tuple[bytes, ...]) -> None:
+    """Once, before its rows are handed over; without rows no action brings it."""
+    tables = Tables()
+    stage.executor = stage.make_executor(tables, stage.merger)
+    identity = stage.prepare(1, *values)
+    assert not tables.changed
+    stage.executor.register_committed(identity)
+    assert len(tables.changed) == (not values)
+    if values:
+        stage.commit(identity)
+    assert len(tables.changed) == 1
 
 
 class KeepsPins:

@@ -41,6 +41,8 @@ from twofold.tables.topic_mismatch import TopicRestart
 from twofold_avro import wire
 from twofold_avro.records import Pin
 from twofold_avro.shapes import ColumnShape, TableShape, TypeShape
+from twofold_common.positions import Lsn, PreparedIdentity
+from unit.source.pgoutput_bytes import EPOCH_US, encode
 
 TYPES = {23: "int4", 1082: "date", 1700: "numeric"}
 OID = 7
@@ -552,10 +554,15 @@ def test_rows_of_a_partition_that_lacks_the_key_are_passed_over_before_a_truncat
     assert here.pins.take_unwritten()[TOPIC].stale == STARTS_OVER
 
 
-def loaded(registry: Registry, columns: Columns, collect: Callable[..., list[CollectedEvent]]) -> Tables:
+def loaded(
+    registry: Registry, columns: Columns, collect: Callable[..., list[CollectedEvent]], *, outbox: bool = False
+) -> Tables:
     """A run in which the table's topic has a row, and its load has ended."""
-    here = tables(registry, {}, relation(columns), load_first=True)
-    here.announce([relation(columns)])
+    of_outbox = {"topic_column": "id", "key_column": "id", "payload_column": "v", "header_columns": []}
+    rules = [OutboxRule.model_validate({"table": "public.outbox", **of_outbox})] if outbox else []
+    here = tables(registry, {}, relation(columns), load_first=True, outbox=rules)
+    others = [replace(relation(columns), oid=OID + 1, table="outbox")] if outbox else []
+    here.announce([relation(columns), *others])
     here.lives.apply(TOPIC, LoadEnded())
     assert topics(collect(here, transaction(1, said(columns), insert(b"1", b"10")))) == [TOPIC]
     return here
@@ -573,7 +580,7 @@ def test_a_table_that_a_transaction_renames_and_back_is_reloaded(
     assert not here.pins[TOPIC].stale, "another transaction's commit would write that"
     if read.transaction is not None:
         here.register_committed(read.transaction.provisional)
-    here.note_rows(read.tables if read.transaction is None else read.transaction.tables)
+    here.note_changed(read.tables if read.transaction is None else read.transaction.tables, {})
     next_run = tables(registry, here.pins.take_unwritten(), relation(PLAIN), load_first=True)
     for run in (here, next_run):
         assert [(each.topic, each.relation) for each in run.pins.take_stale()] == [(TOPIC, OID)]
@@ -583,7 +590,7 @@ def test_a_table_that_has_its_name_again_starts_over(collect: Callable[..., list
     registry = Registry()
     here = loaded(registry, PLAIN, collect)
     [read] = collect(here, transaction(2, said(PLAIN, b"x"), insert(b"1", b"11")))
-    here.note_rows(read.tables)
+    here.note_changed(read.tables, {})
     again = transaction(3, said(PLAIN), insert(b"1", b"12"))
     with pytest.raises(TopicRestart):
         collect(here, again)
@@ -599,16 +606,11 @@ def test_a_table_that_has_its_name_again_starts_over(collect: Callable[..., list
 def test_a_table_that_was_an_outbox_for_a_time_lacks_what_was_an_event(
     collect: Callable[..., list[CollectedEvent]],
 ) -> None:
-    columns = {"topic_column": "id", "key_column": "id", "payload_column": "v", "header_columns": []}
-    rule = OutboxRule.model_validate({"table": "public.outbox", **columns})
-    here = tables(Registry(), {}, relation(PLAIN), load_first=True, outbox=[rule])
-    here.announce([relation(PLAIN), replace(relation(PLAIN), oid=OID + 1, table="outbox")])
-    here.lives.apply(TOPIC, LoadEnded())
-    collect(here, transaction(1, said(PLAIN), insert(b"1", b"10")))
+    here = loaded(Registry(), PLAIN, collect, outbox=True)
     [read] = collect(here, transaction(2, said(PLAIN, b"outbox"), insert(b"2", b"20")))
     assert read.batch is not None
     assert TOPIC not in read.batch.topics
-    here.note_rows(read.tables)
+    here.note_changed(read.tables, {})
     with pytest.raises(TopicRestart):
         collect(here, transaction(3, said(PLAIN), insert(b"3", b"30")))
 
@@ -632,3 +634,51 @@ def test_what_a_prepare_is_refused_for_withholds_no_commit_before_it(tmp_path: P
     assert isinstance(read.event, events.PlainRead)
     assert upto.reached
     spool.close()
+
+
+XID = 50
+
+
+def streamed(*messages: m.Message) -> Received:
+    """A transaction in progress, as far as it has come."""
+    return [(0, encode(each)) for each in (m.StreamStart(XID, True), *messages, m.StreamStop())]
+
+
+def described(table: str) -> m.Relation:
+    return replace(relation(PLAIN), table=table, xid=XID)
+
+
+ROW = m.Text(b"1"), m.Text(b"11")
+COMMIT = 2010, encode(m.StreamCommit(XID, Lsn(2000), Lsn(2010), EPOCH_US))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [m.Update(OID, None, None, ROW, xid=XID), m.Truncate((OID,), False, False, xid=XID)],
+    ids=["an update", "a truncate"],
+)
+def test_a_streamed_transaction_that_changes_an_outbox_without_an_event_is_lacking_too(
+    change: m.Message, collect: Callable[..., list[CollectedEvent]]
+) -> None:
+    here = loaded(Registry(), PLAIN, collect, outbox=True)
+    [read] = collect(here, [*streamed(described("outbox"), change), COMMIT])
+    assert read.transaction is None
+    assert not here.pins[TOPIC].is_passed_over
+    here.note_changed(read.tables, {})
+    assert here.pins[TOPIC].is_passed_over
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_the_name_that_a_streamed_prepared_transaction_leaves_is_the_present_one(
+    back: bool, collect: Callable[..., list[CollectedEvent]]
+) -> None:
+    """Its descriptions hold for it alone, and the last one before it is of the former name."""
+    here = loaded(Registry(), PLAIN, collect)
+    messages: list[m.Message] = [described("x"), m.Insert(OID, ROW, xid=XID)]
+    messages += [described("t"), m.Insert(OID, ROW, xid=XID)] if back else []
+    prepare = m.StreamPrepare(Lsn(2000), Lsn(2010), EPOCH_US, PreparedIdentity(XID, "g"))
+    [read] = collect(here, [*streamed(*messages), (2010, encode(prepare))])
+    assert read.transaction is not None
+    here.register_committed(read.transaction.provisional)
+    here.note_changed(read.transaction.tables, read.transaction.relations)
+    assert (here.pins[TOPIC].is_passed_over, here.pins[TOPIC].reload_due) == (not back, back)

@@ -63,7 +63,7 @@ class World:
         self.pins.take_unwritten()
         self.pins.find_other_names(topic, oid)
         assert not self.pins.take_unwritten(), "their transaction may be in progress"
-        return self.pins.note_rows(topic, oid, None)
+        return self.pins.note_changed(topic, oid, None)
 
     def empty(self) -> None:
         self.lives.apply(TOPIC, TopicEmptied())
